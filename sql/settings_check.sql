@@ -1,0 +1,65 @@
+-- outbox.settings_check(): every setting, and what is wrong. What the server was started with is left out.
+SET client_min_messages = error;  -- whether the library is preloaded is not this test's subject
+CREATE EXTENSION IF NOT EXISTS outbox_drainer;
+TRUNCATE outbox.event;
+RESET client_min_messages;
+
+CREATE VIEW pg_temp.problems AS
+SELECT name, value, problem FROM outbox.settings_check()
+WHERE problem IS NOT NULL AND name NOT IN ('outbox_drainer.broker_uri', 'shared_preload_libraries');
+
+SELECT count(*) AS settings, count(*) FILTER (WHERE name LIKE 'outbox\_drainer.%') AS ours
+FROM outbox.settings_check() WHERE problem IS NULL OR name IN ('outbox_drainer.broker_uri', 'shared_preload_libraries');
+SELECT name, value, source, problem FROM outbox.settings_check() WHERE name IN ('outbox_drainer.batch_bytes', 'outbox_drainer.lease_ttl');
+SELECT * FROM pg_temp.problems;
+
+-- Values.
+SET outbox_drainer.broker_uri = '';
+SELECT problem FROM outbox.settings_check() WHERE name = 'outbox_drainer.broker_uri';
+RESET outbox_drainer.broker_uri;
+SET outbox_drainer.pipeline_depth = 2000;
+SELECT * FROM pg_temp.problems;
+RESET outbox_drainer.pipeline_depth;
+SET outbox_drainer.password_file = '/no/such/file';
+SELECT * FROM pg_temp.problems;
+SET outbox_drainer.password_file = 'global';
+SELECT * FROM pg_temp.problems;
+SET outbox_drainer.password_file = 'PG_VERSION';
+SELECT * FROM pg_temp.problems;
+RESET outbox_drainer.password_file;
+SET outbox_drainer.allow_drop = on;
+SELECT * FROM pg_temp.problems;
+RESET outbox_drainer.allow_drop;
+
+-- The table. Whoever may change it finds all of this out only here.
+BEGIN;
+ALTER TABLE outbox.event SET UNLOGGED;
+SELECT * FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+CREATE FUNCTION pg_temp.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER aaa_before BEFORE INSERT ON outbox.event FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+CREATE TRIGGER zzzz_after AFTER INSERT ON outbox.event FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+CREATE TRIGGER zzzz_update BEFORE UPDATE ON outbox.event FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+SELECT * FROM pg_temp.problems;
+CREATE TRIGGER zzzz_last BEFORE INSERT OR UPDATE ON outbox.event FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+SELECT * FROM pg_temp.problems;
+ALTER TABLE outbox.event DISABLE TRIGGER zzzz_last;
+SELECT * FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+ALTER TABLE outbox.event DISABLE TRIGGER zzz_outbox_drainer;
+SELECT * FROM pg_temp.problems;
+ALTER TABLE outbox.event ENABLE TRIGGER zzz_outbox_drainer;
+SELECT * FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+ALTER SEQUENCE outbox.event_seq CACHE 20 INCREMENT 5 CYCLE;
+SELECT * FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+CREATE ROLE regress_outbox_owner;
+ALTER TABLE outbox.event OWNER TO regress_outbox_owner;
+SELECT name, problem FROM pg_temp.problems;
+ROLLBACK;
+SELECT * FROM pg_temp.problems;

@@ -1,0 +1,339 @@
+#include "core/broker_uri.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "core/text_limits.hpp"
+
+namespace outbox {
+
+namespace {
+
+// Why a text is refused; nullopt when it is not. A reason is shown in views and logs, so it never
+// quotes the text: what stands where a port should be may be half of a password.
+using Problem = std::optional<std::string>;
+
+constexpr std::string_view SCHEME_END = "://";
+constexpr std::string_view HIDDEN = "****";
+constexpr std::string_view HEX_DIGITS = "0123456789ABCDEF";
+
+/// The raw, still encoded pieces of a URI. A piece that is absent is nullopt, unlike an empty one.
+struct Pieces {
+    std::optional<std::string_view> user;
+    std::optional<std::string_view> password;
+    std::string_view host;
+    std::optional<std::string_view> port;
+    std::optional<std::string_view> vhost;
+};
+
+std::string lower_case(std::string_view text) {
+    std::string lower(text);
+    for (char& c : lower) {
+        if (c >= 'A' && c <= 'Z') {
+            c = static_cast<char>(c - 'A' + 'a');
+        }
+    }
+    return lower;
+}
+
+bool is_control_or_space(char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte <= 0x20 || byte == 0x7f;
+}
+
+Problem find_scheme_problem(std::string_view text, std::size_t scheme_end) {
+    if (scheme_end == std::string_view::npos) {
+        return "it does not begin with amqp://";
+    }
+    const std::string scheme = lower_case(text.substr(0, scheme_end));
+    if (scheme == "amqps") {
+        return "amqps:// (TLS) is not supported yet";
+    }
+    if (scheme != "amqp") {
+        return "it does not begin with amqp://";
+    }
+    return std::nullopt;
+}
+
+/// Characters that have no place in an AMQP URI as they are, or none yet.
+Problem find_character_problem(std::string_view rest) {
+    if (std::any_of(rest.begin(), rest.end(), is_control_or_space)) {
+        return "it contains a space or a control character, which must be percent-encoded";
+    }
+    if (rest.find(',') != std::string_view::npos) {
+        return "a list of URIs is not supported yet (a comma in a name or password is written %2C)";
+    }
+    if (rest.find('?') != std::string_view::npos) {
+        return "query parameters are not supported yet (a ? in a name or password is written %3F)";
+    }
+    if (rest.find('#') != std::string_view::npos) {
+        return "it contains a #, which must be written %23";
+    }
+    return std::nullopt;
+}
+
+Problem split_host(std::string_view text, Pieces& pieces) {
+    std::size_t host_end = 0;
+    if (text.starts_with('[')) {
+        const std::size_t bracket = text.find(']');
+        if (bracket == std::string_view::npos) {
+            return "the [ before an IPv6 address has no ]";
+        }
+        host_end = bracket + 1;
+        if (host_end < text.size() && text[host_end] != ':') {
+            return "only a port may follow an IPv6 address in brackets";
+        }
+    } else {
+        host_end = std::min(text.find(':'), text.size());
+        if (text.find(':', std::min(host_end + 1, text.size())) != std::string_view::npos) {
+            return "the host contains more than one colon (an IPv6 address is written in brackets)";
+        }
+    }
+    pieces.host = text.substr(0, host_end);
+    if (host_end < text.size()) {
+        pieces.port = text.substr(host_end + 1);
+    }
+    return std::nullopt;
+}
+
+Problem split_authority(std::string_view text, Pieces& pieces) {
+    const std::size_t at = text.find('@');
+    if (at == std::string_view::npos) {
+        return split_host(text, pieces);
+    }
+    if (text.find('@', at + 1) != std::string_view::npos) {
+        return "it contains more than one @ (in a user name or password it is written %40)";
+    }
+    const std::string_view login = text.substr(0, at);
+    const std::size_t colon = login.find(':');
+    pieces.user = login.substr(0, colon);
+    if (colon != std::string_view::npos) {
+        pieces.password = login.substr(colon + 1);
+    }
+    return split_host(text.substr(at + 1), pieces);
+}
+
+/// Cuts what follows "amqp://" into its pieces.
+Problem split(std::string_view rest, Pieces& pieces) {
+    const std::size_t slash = rest.find('/');
+    if (slash != std::string_view::npos) {
+        const std::string_view path = rest.substr(slash + 1);
+        // An unencoded / in a password moves the rest of it, @ and all, into the path.
+        if (path.find('@') != std::string_view::npos) {
+            return "it contains a / before the @ (in a user name or password it is written %2F), "
+                   "or "
+                   "an @ in the vhost (written %40)";
+        }
+        if (path.find('/') != std::string_view::npos) {
+            return "the vhost contains a /, which is written %2F";
+        }
+        pieces.vhost = path;
+    }
+    return split_authority(rest.substr(0, slash), pieces);
+}
+
+std::optional<unsigned char> decode_escape(std::string_view text) {
+    unsigned char byte = 0;
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, byte, 16);
+    if (text.size() != 2 || result.ec != std::errc{} || result.ptr != end) {
+        return std::nullopt;
+    }
+    return byte;
+}
+
+Problem decode(std::string_view what, std::string_view text, std::string& out) {
+    std::string decoded;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] != '%') {
+            decoded += text[i];
+            continue;
+        }
+        const std::optional<unsigned char> byte = decode_escape(text.substr(i + 1, 2));
+        if (!byte) {
+            return "the " + std::string(what) +
+                   " contains a % without two hexadecimal digits (a % itself is written %25)";
+        }
+        // The client library takes C strings: a NUL would cut the value short.
+        if (*byte == 0) {
+            return "the " + std::string(what) + " contains %00";
+        }
+        decoded += static_cast<char>(*byte);
+        i += 2;
+    }
+    out = std::move(decoded);
+    return std::nullopt;
+}
+
+bool is_ipv6_address(std::string_view text) {
+    return text.find(':') != std::string_view::npos &&
+           text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
+}
+
+Problem read_host(std::string_view text, std::string& out) {
+    if (text.empty()) {
+        return std::nullopt;
+    }
+    const bool in_brackets = text.front() == '[';
+    const std::string_view name = in_brackets ? text.substr(1, text.size() - 2) : text;
+    if (Problem problem = decode("host", name, out)) {
+        return problem;
+    }
+    // A zone may follow the address, [fe80::1%25eth0].
+    if (in_brackets && !is_ipv6_address(std::string_view(out).substr(0, out.find('%')))) {
+        return "there is no IPv6 address in the brackets";
+    }
+    if (out.find_first_of("[]") != std::string::npos ||
+        std::any_of(out.begin(), out.end(), is_control_or_space)) {
+        return "the host contains a bracket, a space or a control character";
+    }
+    return std::nullopt;
+}
+
+Problem read_port(std::string_view text, std::uint16_t& out) {
+    if (text.empty()) {
+        return std::nullopt;
+    }
+    std::uint16_t port = 0;
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, port);
+    if (result.ec != std::errc{} || result.ptr != end || port == 0) {
+        return "the port is not a number from 1 to 65535";
+    }
+    out = port;
+    return std::nullopt;
+}
+
+Problem read_login(const Pieces& pieces, BrokerUri& out) {
+    if (pieces.user) {
+        if (Problem problem = decode("user name", *pieces.user, out.user)) {
+            return problem;
+        }
+    }
+    if (pieces.password) {
+        out.has_password = true;
+        return decode("password", *pieces.password, out.password);
+    }
+    return std::nullopt;
+}
+
+Problem read_vhost(std::string_view text, std::string& out) {
+    if (Problem problem = decode("vhost", text, out)) {
+        return problem;
+    }
+    if (out.size() > MAX_SHORT_STRING) {
+        return "the vhost is " + std::to_string(out.size()) + " bytes long, the limit is " +
+               std::to_string(MAX_SHORT_STRING);
+    }
+    return std::nullopt;
+}
+
+Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
+    const std::size_t scheme_end = text.find(SCHEME_END);
+    if (Problem problem = find_scheme_problem(text, scheme_end)) {
+        return problem;
+    }
+    const std::string_view rest = text.substr(scheme_end + SCHEME_END.size());
+    if (Problem problem = find_character_problem(rest)) {
+        return problem;
+    }
+    if (Problem problem = split(rest, pieces)) {
+        return problem;
+    }
+    if (Problem problem = read_login(pieces, out)) {
+        return problem;
+    }
+    if (Problem problem = read_host(pieces.host, out.host)) {
+        return problem;
+    }
+    if (Problem problem = read_port(pieces.port.value_or(""), out.port)) {
+        return problem;
+    }
+    return pieces.vhost ? read_vhost(*pieces.vhost, out.vhost) : std::nullopt;
+}
+
+/// Where the scheme of an AMQP URI ends, "://" included; 0 when the text does not begin with one.
+std::size_t scheme_length(std::string_view text) {
+    const std::string start = lower_case(text.substr(0, 8));
+    for (const std::string_view scheme : {"amqp://", "amqps://"}) {
+        if (start.starts_with(scheme)) {
+            return scheme.size();
+        }
+    }
+    return 0;
+}
+
+/// Redacts what parse_broker_uri refuses. Only what reads as host, port and vhost by itself is
+/// shown: a mistyped URI may have its secret anywhere.
+std::string redact_garbage(std::string_view text) {
+    const std::size_t start = scheme_length(text);
+    std::string redacted(text.substr(0, start));
+    std::string_view place = text.substr(start);
+    const std::size_t at = place.rfind('@');
+    if (at != std::string_view::npos) {
+        redacted += HIDDEN;
+        redacted += '@';
+        place.remove_prefix(at + 1);
+    } else if (start == 0 && !text.empty()) {
+        return std::string(HIDDEN);
+    }
+    const std::string_view plain = place.substr(0, place.find('?'));
+    if (!std::holds_alternative<BrokerUri>(parse_broker_uri("amqp://" + std::string(plain)))) {
+        return redacted.append(HIDDEN);
+    }
+    redacted += plain;
+    if (plain.size() < place.size()) {
+        redacted += '?';
+        redacted += HIDDEN;
+    }
+    return redacted;
+}
+
+}  // namespace
+
+std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text) {
+    Pieces pieces;
+    BrokerUri uri;
+    if (Problem problem = read(text, pieces, uri)) {
+        return UriError{std::move(*problem)};
+    }
+    return uri;
+}
+
+std::string redact_uri(std::string_view text) {
+    Pieces pieces;
+    BrokerUri uri;
+    if (read(text, pieces, uri)) {
+        return redact_garbage(text);
+    }
+    std::string redacted(text);
+    if (pieces.password) {
+        const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
+        redacted.replace(position, pieces.password->size(), HIDDEN);
+    }
+    return redacted;
+}
+
+std::string display_name(const BrokerUri& uri) {
+    const bool is_ipv6 = uri.host.find(':') != std::string::npos;
+    const std::string host = is_ipv6 ? "[" + uri.host + "]" : uri.host;
+    const std::string raw = host + ":" + std::to_string(uri.port) + "/" + uri.vhost;
+    // Printable ASCII in every database encoding and in every log.
+    std::string name;
+    for (const char c : raw) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (is_control_or_space(c) || c == '%' || byte >= 0x80) {
+            name += '%';
+            name += HEX_DIGITS[byte >> 4];
+            name += HEX_DIGITS[byte & 0x0f];
+        } else {
+            name += c;
+        }
+    }
+    return name;
+}
+
+}  // namespace outbox

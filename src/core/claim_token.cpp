@@ -1,0 +1,121 @@
+#include "core/claim_token.hpp"
+
+#include <array>
+#include <charconv>
+#include <limits>
+
+namespace outbox {
+
+namespace {
+
+constexpr std::string_view PREFIX = "obd1:";
+constexpr char SEPARATOR = ':';
+constexpr std::size_t FIELD_COUNT = 6;
+using Fields = std::array<std::uint64_t, FIELD_COUNT>;
+
+constexpr std::uint64_t MAX_TIMELINE = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint64_t MAX_SLOT = std::numeric_limits<int>::max();
+
+// 64-bit fields: system identifier, server start, generation, counter. 32-bit fields: timeline,
+// slot.
+static_assert(PREFIX.size() + 4 * 16 + 2 * 8 + (FIELD_COUNT - 1) <= MAX_TOKEN_LENGTH);
+
+void append_hex(std::string& text, std::uint64_t value) {
+    std::array<char, 16> digits{};
+    const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    text.append(digits.data(), result.ptr);
+}
+
+/// A number as append_hex writes it: lower case, no leading zero, so that one token has one text.
+std::optional<std::uint64_t> parse_hex(std::string_view text) {
+    if (text.empty() || (text.front() == '0' && text.size() > 1) ||
+        text.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
+        return std::nullopt;
+    }
+    std::uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, value, 16);
+    if (result.ec != std::errc{} || result.ptr != end) {
+        return std::nullopt;
+    }
+    return value;
+}
+
+std::optional<Fields> parse_fields(std::string_view rest) {
+    Fields fields{};
+    for (std::size_t i = 0; i < FIELD_COUNT; ++i) {
+        const bool last = i + 1 == FIELD_COUNT;
+        const std::size_t end = last ? rest.size() : rest.find(SEPARATOR);
+        if (end == std::string_view::npos) {
+            return std::nullopt;
+        }
+        const std::optional<std::uint64_t> value = parse_hex(rest.substr(0, end));
+        if (!value) {
+            return std::nullopt;
+        }
+        fields[i] = *value;
+        rest.remove_prefix(last ? end : end + 1);
+    }
+    return fields;
+}
+
+bool same_server(const Incarnation& a, const Incarnation& b) {
+    return a.system_identifier == b.system_identifier && a.timeline == b.timeline &&
+           a.server_start == b.server_start;
+}
+
+}  // namespace
+
+std::string make_token(const Incarnation& incarnation, std::uint64_t counter) {
+    const Fields fields = {
+        incarnation.system_identifier, incarnation.timeline,
+        incarnation.server_start,      static_cast<std::uint32_t>(incarnation.slot),
+        incarnation.generation,        counter};
+    std::string token;
+    token.reserve(MAX_TOKEN_LENGTH);
+    token += PREFIX;
+    for (std::size_t i = 0; i < FIELD_COUNT; ++i) {
+        if (i > 0) {
+            token += SEPARATOR;
+        }
+        append_hex(token, fields[i]);
+    }
+    return token;
+}
+
+std::optional<TokenParts> parse_token(std::string_view token) {
+    if (token.size() > MAX_TOKEN_LENGTH || !token.starts_with(PREFIX)) {
+        return std::nullopt;
+    }
+    const std::optional<Fields> fields = parse_fields(token.substr(PREFIX.size()));
+    if (!fields) {
+        return std::nullopt;
+    }
+    const auto [system_identifier, timeline, server_start, slot, generation, counter] = *fields;
+    if (timeline > MAX_TIMELINE || slot > MAX_SLOT) {
+        return std::nullopt;
+    }
+    return TokenParts{.incarnation = {.system_identifier = system_identifier,
+                                      .timeline = static_cast<std::uint32_t>(timeline),
+                                      .server_start = server_start,
+                                      .slot = static_cast<int>(slot),
+                                      .generation = generation},
+                      .counter = counter};
+}
+
+TokenOwner classify_token(std::string_view token, const Incarnation& self) {
+    const std::optional<TokenParts> parts = parse_token(token);
+    if (!parts) {
+        return TokenOwner::foreign;
+    }
+    const Incarnation& holder = parts->incarnation;
+    if (!same_server(holder, self)) {
+        return TokenOwner::dead;
+    }
+    if (holder.slot != self.slot) {
+        return TokenOwner::live_other_slot;
+    }
+    return holder.generation == self.generation ? TokenOwner::mine : TokenOwner::dead;
+}
+
+}  // namespace outbox

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <optional>
+
+#include "core/event.hpp"
+#include "core/message.hpp"
+
+namespace outbox {
+
+/// Headers whose name begins so are ours: what an event's attributes may not use.
+inline constexpr std::string_view RESERVED_HEADER_PREFIX = "outbox-";
+
+/// Levels of objects and arrays that a header may nest, the attributes object itself being the
+/// first. Consumers decode tables by recursion, so an unlimited depth would be a way to crash them.
+inline constexpr int MAX_HEADER_DEPTH = 64;
+
+/// Builds the headers of an event's message, in the order in which they are sent: its attributes,
+/// the trace context, then the rest of the envelope under the reserved prefix, only what is set. Or
+/// says why the event can never be sent; `out` is then unspecified.
+std::optional<Rejection> build_headers(const Event& event, Table& out);
+
+}  // namespace outbox

@@ -1,0 +1,245 @@
+#include "postgres/event_copy.hpp"
+
+extern "C" {
+#include "datatype/timestamp.h"
+#include "executor/spi.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/numeric.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+constexpr std::int64_t UNIX_EPOCH_OFFSET_US =
+    (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+
+// The column numbers of EVENT_COLUMNS.
+enum Column : int {
+    SEQ = 1,
+    ID,
+    SOURCE,
+    MESSAGE_ID,
+    DESTINATION,
+    EVENT_TYPE,
+    ROUTING_KEY,
+    KEY,
+    PAYLOAD,
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    SCHEMA_VERSION,
+    SCHEMA_REFERENCE,
+    ATTRIBUTES,
+    SOURCE_EVENT_ID,
+    SOURCE_POSITION,
+    OCCURRED_AT,
+    CAUSATION_ID,
+    CORRELATION_ID,
+    REPLY_TO,
+    TRACEPARENT,
+    TRACESTATE,
+    PRIORITY,
+    EXPIRATION_MS,
+    ATTEMPTS,
+    DEFERRED,
+};
+
+class Row {
+  public:
+    Row(HeapTuple tuple, TupleDesc description) : tuple_(tuple), description_(description) {}
+
+    std::optional<Datum> get(Column column) const {
+        bool is_null = false;
+        const Datum value = SPI_getbinval(tuple_, description_, column, &is_null);
+        return is_null ? std::nullopt : std::optional<Datum>(value);
+    }
+
+  private:
+    HeapTuple tuple_;
+    TupleDesc description_;
+};
+
+std::string_view copy_bytes(const char* bytes, std::size_t length) {
+    char* copy = static_cast<char*>(MemoryContextAllocHuge(CurrentMemoryContext, length + 1));
+    memcpy(copy, bytes, length);
+    copy[length] = '\0';
+    return {copy, length};
+}
+
+std::string_view copy_utf8(const char* text, std::size_t length) {
+    char* converted = pg_server_to_any(text, static_cast<int>(length), PG_UTF8);
+    return converted == text ? copy_bytes(text, length) : std::string_view(converted);
+}
+
+std::optional<std::string_view> text_of(const Row& row, Column column) {
+    const std::optional<Datum> value = row.get(column);
+    if (!value.has_value()) {
+        return std::nullopt;
+    }
+    const text* stored = DatumGetTextPP(*value);
+    return copy_utf8(VARDATA_ANY(stored), VARSIZE_ANY_EXHDR(stored));
+}
+
+std::string_view bytes_of(const Row& row, Column column) {
+    const std::optional<Datum> value = row.get(column);
+    if (!value.has_value()) {
+        return {};
+    }
+    const bytea* stored = DatumGetByteaPP(*value);
+    return copy_bytes(VARDATA_ANY(stored), VARSIZE_ANY_EXHDR(stored));
+}
+
+// A list of tokens that grows in the current memory context.
+class Tokens {
+  public:
+    void add(JsonToken::Kind kind, std::string_view text = {}) {
+        if (count_ == capacity_) {
+            const std::size_t wanted = capacity_ == 0 ? 16 : capacity_ * 2;
+            const Size bytes = wanted * sizeof(JsonToken);
+            tokens_ =
+                static_cast<JsonToken*>(capacity_ == 0 ? palloc(bytes) : repalloc(tokens_, bytes));
+            capacity_ = wanted;
+        }
+        tokens_[count_++] = {kind, text};
+    }
+
+    Json all() const { return {tokens_, count_}; }
+
+  private:
+    JsonToken* tokens_ = nullptr;
+    std::size_t count_ = 0;
+    std::size_t capacity_ = 0;
+};
+
+void add_scalar(Tokens& tokens, const JsonbValue& value) {
+    switch (value.type) {
+        case jbvNull:
+            tokens.add(JsonToken::Kind::null);
+            break;
+        case jbvString:
+            tokens.add(
+                JsonToken::Kind::string,
+                copy_utf8(value.val.string.val, static_cast<std::size_t>(value.val.string.len)));
+            break;
+        case jbvNumeric:
+            tokens.add(JsonToken::Kind::number,
+                       DatumGetCString(
+                           DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric))));
+            break;
+        case jbvBool:
+            tokens.add(value.val.boolean ? JsonToken::Kind::boolean_true
+                                         : JsonToken::Kind::boolean_false);
+            break;
+        default:
+            elog(ERROR, "unexpected jsonb scalar type %d", static_cast<int>(value.type));
+    }
+}
+
+Json json_of(const Row& row, Column column) {
+    const std::optional<Datum> stored = row.get(column);
+    if (!stored.has_value()) {
+        return {};
+    }
+    Jsonb* json = DatumGetJsonbP(*stored);
+    const bool scalar = JB_ROOT_IS_SCALAR(json);
+    Tokens tokens;
+    JsonbValue value;
+    JsonbIterator* iterator = JsonbIteratorInit(&json->root);
+    for (;;) {
+        switch (JsonbIteratorNext(&iterator, &value, false)) {
+            case WJB_DONE:
+                return tokens.all();
+            case WJB_KEY:
+                tokens.add(JsonToken::Kind::key,
+                           copy_utf8(value.val.string.val,
+                                     static_cast<std::size_t>(value.val.string.len)));
+                break;
+            case WJB_VALUE:
+            case WJB_ELEM:
+                add_scalar(tokens, value);
+                break;
+            case WJB_BEGIN_OBJECT:
+                tokens.add(JsonToken::Kind::begin_object);
+                break;
+            case WJB_END_OBJECT:
+                tokens.add(JsonToken::Kind::end_object);
+                break;
+            // jsonb keeps a scalar as an array of one.
+            case WJB_BEGIN_ARRAY:
+                if (!scalar) {
+                    tokens.add(JsonToken::Kind::begin_array);
+                }
+                break;
+            case WJB_END_ARRAY:
+                if (!scalar) {
+                    tokens.add(JsonToken::Kind::end_array);
+                }
+                break;
+        }
+    }
+}
+
+std::optional<std::int64_t> unix_us_of(const Row& row, Column column) {
+    const std::optional<Datum> value = row.get(column);
+    if (!value.has_value() || TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(*value))) {
+        return std::nullopt;
+    }
+    return DatumGetTimestampTz(*value) + UNIX_EPOCH_OFFSET_US;
+}
+
+template <class T, class Convert>
+std::optional<T> number_of(const Row& row, Column column, Convert convert) {
+    const std::optional<Datum> value = row.get(column);
+    return value.has_value() ? std::optional<T>(convert(*value)) : std::nullopt;
+}
+
+}  // namespace
+
+const char* const EVENT_COLUMNS =
+    "e.seq, e.id, e.source, e.message_id, e.destination, e.event_type, e.routing_key, e.key, "
+    "e.payload, e.content_type, e.content_encoding, e.schema_version, e.schema_reference, "
+    "e.attributes, e.source_event_id, e.source_position, e.occurred_at, e.causation_id, "
+    "e.correlation_id, e.reply_to, e.traceparent, e.tracestate, e.priority, "
+    "(pg_catalog.date_part('epoch', e.expiration) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8, "
+    "e.attempts, e.next_attempt_at IS NOT NULL";
+
+void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
+    const Row row(tuple, description);
+    event.seq = DatumGetInt64(*row.get(SEQ));
+    const pg_uuid_t* id = DatumGetUUIDP(*row.get(ID));
+    memcpy(event.id.data(), id->data, event.id.size());
+    event.source = text_of(row, SOURCE).value_or(std::string_view());
+    event.message_id = text_of(row, MESSAGE_ID);
+    event.destination = text_of(row, DESTINATION);
+    event.event_type = text_of(row, EVENT_TYPE);
+    event.routing_key = text_of(row, ROUTING_KEY);
+    event.key = text_of(row, KEY);
+    event.payload = bytes_of(row, PAYLOAD);
+    event.content_type = text_of(row, CONTENT_TYPE);
+    event.content_encoding = text_of(row, CONTENT_ENCODING);
+    event.schema_version =
+        number_of<std::int32_t>(row, SCHEMA_VERSION, [](Datum d) { return DatumGetInt32(d); });
+    event.schema_reference = json_of(row, SCHEMA_REFERENCE);
+    event.attributes = json_of(row, ATTRIBUTES);
+    event.source_event_id = text_of(row, SOURCE_EVENT_ID);
+    event.source_position =
+        number_of<std::int64_t>(row, SOURCE_POSITION, [](Datum d) { return DatumGetInt64(d); });
+    event.occurred_at_us = unix_us_of(row, OCCURRED_AT);
+    event.causation_id = text_of(row, CAUSATION_ID);
+    event.correlation_id = text_of(row, CORRELATION_ID);
+    event.reply_to = text_of(row, REPLY_TO);
+    event.traceparent = text_of(row, TRACEPARENT);
+    event.tracestate = text_of(row, TRACESTATE);
+    event.priority =
+        number_of<std::int16_t>(row, PRIORITY, [](Datum d) { return DatumGetInt16(d); });
+    event.expiration_ms =
+        number_of<std::int64_t>(row, EXPIRATION_MS, [](Datum d) { return DatumGetInt64(d); });
+    event.attempts = DatumGetInt32(*row.get(ATTEMPTS));
+    event.deferred = DatumGetBool(*row.get(DEFERRED));
+}
+
+}  // namespace outbox::postgres

@@ -1,0 +1,205 @@
+// What a drainer writes to the outbox table: claims, marks and the floor.
+#include "postgres/event_copy.hpp"
+#include "postgres/event_store.hpp"
+#include "postgres/statement.hpp"
+
+extern "C" {
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+Statement mark_published_statement = {
+    "UPDATE outbox.event e SET published_at = pg_catalog.clock_timestamp(), claimed_at = NULL,"
+    " claimed_by = NULL, next_attempt_at = NULL"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
+    " RETURNING e.seq",
+    2,
+    {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement mark_failed_statement = {
+    "UPDATE outbox.event e SET attempts = e.attempts OPERATOR(pg_catalog.+) 1,"
+    " last_error = f.error, claimed_at = NULL, claimed_by = NULL,"
+    " next_attempt_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
+    " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval)"
+    " FROM pg_catalog.unnest($1, $2, $3) AS f(seq, error, delay_ms)"
+    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $4"
+    " RETURNING e.seq",
+    4,
+    {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, TEXTOID},
+    nullptr};
+
+Statement release_statement = {
+    "UPDATE outbox.event e SET claimed_at = NULL, claimed_by = NULL"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
+    " RETURNING e.seq",
+    2,
+    {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement renew_statement = {
+    "UPDATE outbox.event e SET claimed_at = pg_catalog.clock_timestamp()"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
+    " RETURNING e.seq",
+    2,
+    {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement write_floor_statement = {
+    "INSERT INTO outbox.relay_state AS s (relay, floor, updated_at)"
+    " VALUES ('default', $1, pg_catalog.clock_timestamp())"
+    " ON CONFLICT (relay) DO UPDATE SET floor = EXCLUDED.floor,"
+    " updated_at = EXCLUDED.updated_at",
+    1,
+    {INT8OID, InvalidOid, InvalidOid, InvalidOid},
+    nullptr};
+
+// Put together at its first use, since the columns are named elsewhere. The limit lies in the list
+// of rows; SKIP LOCKED sits in a CTE that is never inlined.
+Statement* claim_statement() {
+    static char sql[2048];
+    static Statement statement = {sql, 2, {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid}, nullptr};
+    if (sql[0] == '\0') {
+        snprintf(sql, sizeof(sql),
+                 "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+                 " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by IS NULL"
+                 " AND e.published_at IS NULL AND e.dead_at IS NULL"
+                 " FOR NO KEY UPDATE SKIP LOCKED)"
+                 " UPDATE outbox.event e SET claimed_at = pg_catalog.clock_timestamp(),"
+                 " claimed_by = $2 FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq"
+                 " RETURNING %s",
+                 EVENT_COLUMNS);
+    }
+    return &statement;
+}
+
+std::span<const std::int64_t> returned_seqs() {
+    const std::size_t count = row_count();
+    auto* seqs = allocate<std::int64_t>(count);
+    for (std::size_t i = 0; i < count; i++) {
+        seqs[i] = int64_column(i, 1);
+    }
+    SPI_freetuptable(SPI_tuptable);
+    return {seqs, count};
+}
+
+Datum text_value(const char* text) {
+    return CStringGetTextDatum(text);
+}
+
+// An error text is UTF-8 at best. What the database cannot hold must not fail the mark, or the row
+// would be sent again and again.
+const char* storable(const char* text) {
+    const int length = static_cast<int>(strlen(text));
+    if (GetDatabaseEncoding() == PG_UTF8 && pg_verify_mbstr(PG_UTF8, text, length, true)) {
+        return text;
+    }
+    char* ascii = pstrdup(text);
+    for (char* c = ascii; *c != '\0'; c++) {
+        if (IS_HIGHBIT_SET(*c)) {
+            *c = '?';
+        }
+    }
+    return ascii;
+}
+
+// Runs a mark that takes the rows and the token.
+std::optional<std::span<const std::int64_t>> mark(Transaction& transaction, Statement& statement,
+                                                  std::span<const std::int64_t> seqs,
+                                                  const char* token) {
+    std::span<const std::int64_t> hit;
+    const bool ok = transaction.run([&] {
+        execute(statement, {bigint_array(seqs), text_value(token)}, Access::write);
+        hit = returned_seqs();
+    });
+    return ok ? std::optional(hit) : std::nullopt;
+}
+
+// UPDATE ... RETURNING has no order of its own.
+int by_seq(const void* a, const void* b) {
+    const std::int64_t left = static_cast<const Event*>(a)->seq;
+    const std::int64_t right = static_cast<const Event*>(b)->seq;
+    return left < right ? -1 : (left > right ? 1 : 0);
+}
+
+}  // namespace
+
+std::optional<std::span<const Event>> claim_rows(Transaction& transaction,
+                                                 std::span<const std::int64_t> seqs,
+                                                 const char* token, MemoryContext memory) {
+    std::span<const Event> claimed;
+    const bool ok = transaction.run([&] {
+        execute(*claim_statement(), {bigint_array(seqs), text_value(token)}, Access::write,
+                transaction.snapshot());
+        const std::size_t count = row_count();
+        MemoryContext previous = MemoryContextSwitchTo(memory);
+        auto* events = allocate<Event>(count);
+        for (std::size_t i = 0; i < count; i++) {
+            events[i] = Event{};
+            copy_event(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, events[i]);
+        }
+        qsort(events, count, sizeof(Event), by_seq);
+        MemoryContextSwitchTo(previous);
+        SPI_freetuptable(SPI_tuptable);
+        claimed = {events, count};
+    });
+    return ok ? std::optional(claimed) : std::nullopt;
+}
+
+std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction,
+                                                            std::span<const std::int64_t> seqs,
+                                                            const char* token) {
+    return mark(transaction, mark_published_statement, seqs, token);
+}
+
+std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transaction,
+                                                         std::span<const FailedMark> marks,
+                                                         const char* token) {
+    std::span<const std::int64_t> hit;
+    const bool ok = transaction.run([&] {
+        const int count = static_cast<int>(marks.size());
+        auto* seqs = allocate<std::int64_t>(marks.size());
+        auto* delays = allocate<Datum>(marks.size());
+        auto* errors = allocate<Datum>(marks.size());
+        for (std::size_t i = 0; i < marks.size(); i++) {
+            seqs[i] = marks[i].seq;
+            delays[i] = Float8GetDatum(static_cast<double>(marks[i].delay.count()));
+            errors[i] = text_value(storable(marks[i].error.c_str()));
+        }
+        ArrayType* texts = construct_array(errors, count, TEXTOID, -1, false, TYPALIGN_INT);
+        ArrayType* delay_ms = construct_array(delays, count, FLOAT8OID, sizeof(float8),
+                                              FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+        execute(mark_failed_statement,
+                {bigint_array({seqs, marks.size()}), PointerGetDatum(texts),
+                 PointerGetDatum(delay_ms), text_value(token)},
+                Access::write);
+        hit = returned_seqs();
+    });
+    return ok ? std::optional(hit) : std::nullopt;
+}
+
+std::optional<std::span<const std::int64_t>> release_rows(Transaction& transaction,
+                                                          std::span<const std::int64_t> seqs,
+                                                          const char* token) {
+    return mark(transaction, release_statement, seqs, token);
+}
+
+std::optional<std::span<const std::int64_t>> renew_rows(Transaction& transaction,
+                                                        std::span<const std::int64_t> seqs,
+                                                        const char* token) {
+    return mark(transaction, renew_statement, seqs, token);
+}
+
+bool write_floor(Transaction& transaction, std::int64_t floor) {
+    return transaction.run(
+        [&] { execute(write_floor_statement, {Int64GetDatum(floor)}, Access::write); });
+}
+
+}  // namespace outbox::postgres

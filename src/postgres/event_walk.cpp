@@ -1,0 +1,236 @@
+// What a drainer reads of the outbox table, without locking anything.
+#include "postgres/event_store.hpp"
+#include "postgres/statement.hpp"
+
+extern "C" {
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+// A row is fresh while it has neither ended nor been deferred.
+#define FRESH "e.published_at IS NULL AND e.dead_at IS NULL AND e.next_attempt_at IS NULL"
+#define WALKED \
+    "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8"
+
+Statement walk_fresh_statement = {
+    "SELECT " WALKED
+    " FROM outbox.event e"
+    " WHERE e.seq OPERATOR(pg_catalog.>) $1 AND e.seq OPERATOR(pg_catalog.<=) $2"
+    " ORDER BY e.seq LIMIT $3",
+    3,
+    {INT8OID, INT8OID, INT8OID, InvalidOid},
+    nullptr};
+
+// The gaps come ascending and disjoint, and a lateral join keeps their order, so the limit cuts off
+// the end.
+Statement walk_gaps_statement = {
+    "SELECT w.* FROM pg_catalog.unnest($1, $2) AS g(lo, hi)"
+    " CROSS JOIN LATERAL (SELECT " WALKED
+    " FROM outbox.event e"
+    " WHERE e.seq OPERATOR(pg_catalog.>=) g.lo AND e.seq OPERATOR(pg_catalog.<=) g.hi"
+    " ORDER BY e.seq) w LIMIT $3",
+    3,
+    {INT8ARRAYOID, INT8ARRAYOID, INT8OID, InvalidOid},
+    nullptr};
+
+Statement walk_due_statement = {
+    "SELECT e.seq, false, e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8"
+    " FROM outbox.event e"
+    " WHERE e.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now() AND e.claimed_by IS NULL"
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $1",
+    1,
+    {INT8OID, InvalidOid, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement next_due_statement = {
+    "SELECT pg_catalog.ceil(pg_catalog.date_part('epoch', e.next_attempt_at"
+    " OPERATOR(pg_catalog.-) pg_catalog.now()) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8"
+    " FROM outbox.event e WHERE e.next_attempt_at OPERATOR(pg_catalog.>) pg_catalog.now()"
+    " AND e.next_attempt_at OPERATOR(pg_catalog.<) 'infinity' AND e.claimed_by IS NULL"
+    " ORDER BY e.next_attempt_at LIMIT 1",
+    0,
+    {InvalidOid, InvalidOid, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement last_drawn_statement = {"SELECT pg_catalog.pg_sequence_last_value($1)",
+                                  1,
+                                  {REGCLASSOID, InvalidOid, InvalidOid, InvalidOid},
+                                  nullptr};
+
+#define HELD                                                                                  \
+    "SELECT e.seq, e.claimed_by, e.claimed_at IS NULL OR e.claimed_at OPERATOR(pg_catalog.<)" \
+    " (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1 OPERATOR(pg_catalog.*)"        \
+    " '1 millisecond'::pg_catalog.interval))"                                                 \
+    " FROM outbox.event e WHERE e.claimed_by IS NOT NULL"                                     \
+    " AND e.published_at IS NULL AND e.dead_at IS NULL AND "
+
+Statement held_statement = {HELD "e.seq OPERATOR(pg_catalog.>) $2 ORDER BY e.seq LIMIT $3",
+                            3,
+                            {FLOAT8OID, INT8OID, INT8OID, InvalidOid},
+                            nullptr};
+
+Statement held_deferred_statement = {
+    HELD "e.next_attempt_at IS NOT NULL ORDER BY e.next_attempt_at, e.seq LIMIT $2",
+    2,
+    {FLOAT8OID, INT8OID, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement read_floor_statement = {
+    "SELECT s.floor FROM outbox.relay_state s WHERE s.relay OPERATOR(pg_catalog.=) 'default'",
+    0,
+    {InvalidOid, InvalidOid, InvalidOid, InvalidOid},
+    nullptr};
+
+Statement fingerprint_statement = {
+    "SELECT pg_catalog.hashtextextended(pg_catalog.string_agg(s.setconfig::pg_catalog.text, ','"
+    " ORDER BY s.setdatabase, s.setrole), 0) FROM pg_catalog.pg_db_role_setting s"
+    " WHERE s.setdatabase OPERATOR(pg_catalog.=) ANY ($1)"
+    " AND s.setrole OPERATOR(pg_catalog.=) ANY ($2)",
+    2,
+    {OIDARRAYOID, OIDARRAYOID, InvalidOid, InvalidOid},
+    nullptr};
+
+std::span<const WalkedRow> walked_rows() {
+    const std::size_t count = row_count();
+    auto* rows = allocate<WalkedRow>(count);
+    for (std::size_t i = 0; i < count; i++) {
+        rows[i] = {int64_column(i, 1), bool_column(i, 2), text_column(i, 3), int64_column(i, 4)};
+    }
+    SPI_freetuptable(SPI_tuptable);
+    return {rows, count};
+}
+
+std::span<const HeldRow> held() {
+    const std::size_t count = row_count();
+    auto* rows = allocate<HeldRow>(count);
+    for (std::size_t i = 0; i < count; i++) {
+        rows[i] = {int64_column(i, 1), text_column(i, 2), bool_column(i, 3)};
+    }
+    SPI_freetuptable(SPI_tuptable);
+    return {rows, count};
+}
+
+Datum limit_value(std::size_t limit) {
+    return Int64GetDatum(static_cast<std::int64_t>(limit));
+}
+
+Datum ttl_value(Duration lease_ttl) {
+    return Float8GetDatum(static_cast<double>(lease_ttl.count()));
+}
+
+Datum oid_array(Oid first, Oid second) {
+    Datum oids[] = {ObjectIdGetDatum(first), ObjectIdGetDatum(second)};
+    return PointerGetDatum(construct_array(oids, 2, OIDOID, sizeof(Oid), true, TYPALIGN_INT));
+}
+
+}  // namespace
+
+std::optional<std::int64_t> last_drawn(Transaction& transaction, Oid sequence) {
+    std::int64_t last = 0;
+    const bool ok = transaction.run([&] {
+        execute(last_drawn_statement, {ObjectIdGetDatum(sequence)}, Access::read);
+        last = int64_column(0, 1);
+    });
+    return ok ? std::optional(last) : std::nullopt;
+}
+
+std::optional<std::span<const WalkedRow>> walk_fresh(Transaction& transaction, std::int64_t cursor,
+                                                     std::int64_t last, std::size_t limit) {
+    std::span<const WalkedRow> rows;
+    const bool ok = transaction.run([&] {
+        execute(walk_fresh_statement,
+                {Int64GetDatum(cursor), Int64GetDatum(last), limit_value(limit)}, Access::read,
+                transaction.snapshot());
+        rows = walked_rows();
+    });
+    return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction,
+                                                    std::span<const Interval> gaps,
+                                                    std::size_t limit) {
+    std::span<const WalkedRow> rows;
+    const bool ok = transaction.run([&] {
+        auto* lows = allocate<std::int64_t>(gaps.size());
+        auto* highs = allocate<std::int64_t>(gaps.size());
+        for (std::size_t i = 0; i < gaps.size(); i++) {
+            lows[i] = gaps[i].lo;
+            highs[i] = gaps[i].hi;
+        }
+        execute(walk_gaps_statement,
+                {bigint_array({lows, gaps.size()}), bigint_array({highs, gaps.size()}),
+                 limit_value(limit)},
+                Access::read, transaction.snapshot());
+        rows = walked_rows();
+    });
+    return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, std::size_t limit) {
+    std::span<const WalkedRow> rows;
+    const bool ok = transaction.run([&] {
+        execute(walk_due_statement, {limit_value(limit)}, Access::read, transaction.snapshot());
+        rows = walked_rows();
+    });
+    return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<Duration> next_due(Transaction& transaction) {
+    Duration due{-1};
+    const bool ok = transaction.run([&] {
+        execute(next_due_statement, {}, Access::read, transaction.snapshot());
+        if (row_count() > 0) {
+            due = Duration{int64_column(0, 1)};
+        }
+    });
+    return ok ? std::optional(due) : std::nullopt;
+}
+
+std::optional<std::span<const HeldRow>> held_rows(Transaction& transaction, std::int64_t after,
+                                                  std::size_t limit, Duration lease_ttl) {
+    std::span<const HeldRow> rows;
+    const bool ok = transaction.run([&] {
+        execute(held_statement, {ttl_value(lease_ttl), Int64GetDatum(after), limit_value(limit)},
+                Access::read);
+        rows = held();
+    });
+    return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<std::span<const HeldRow>> held_deferred_rows(Transaction& transaction,
+                                                           std::size_t limit, Duration lease_ttl) {
+    std::span<const HeldRow> rows;
+    const bool ok = transaction.run([&] {
+        execute(held_deferred_statement, {ttl_value(lease_ttl), limit_value(limit)}, Access::read);
+        rows = held();
+    });
+    return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<std::int64_t> read_floor(Transaction& transaction) {
+    std::int64_t floor = 0;
+    const bool ok = transaction.run([&] {
+        execute(read_floor_statement, {}, Access::read);
+        if (row_count() > 0) {
+            floor = int64_column(0, 1);
+        }
+    });
+    return ok ? std::optional(floor) : std::nullopt;
+}
+
+std::optional<std::int64_t> stored_settings_fingerprint(Transaction& transaction) {
+    std::int64_t fingerprint = 0;
+    const bool ok = transaction.run([&] {
+        execute(fingerprint_statement,
+                {oid_array(InvalidOid, MyDatabaseId), oid_array(InvalidOid, GetSessionUserId())},
+                Access::read);
+        fingerprint = int64_column(0, 1);
+    });
+    return ok ? std::optional(fingerprint) : std::nullopt;
+}
+
+}  // namespace outbox::postgres

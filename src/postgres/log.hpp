@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string_view>
+
+namespace outbox::postgres {
+
+/// Writes a line to the server's log, at level LOG. Never fails: what cannot be logged is dropped.
+void log_line(std::string_view message, std::string_view detail = {},
+              std::string_view hint = {}) noexcept;
+/// The same at level WARNING.
+void log_warning(std::string_view message, std::string_view detail = {},
+                 std::string_view hint = {}) noexcept;
+
+}  // namespace outbox::postgres

@@ -1,0 +1,54 @@
+#include "postgres/outbox_table.hpp"
+
+extern "C" {
+#include "access/htup_details.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+Oid owner_of(Oid table) {
+    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+    if (!HeapTupleIsValid(tuple)) {
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+                        errmsg("relation with OID %u does not exist", table)));
+    }
+    Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relowner;
+    ReleaseSysCache(tuple);
+    return owner;
+}
+
+}  // namespace
+
+Oid event_table() {
+    Oid schema = get_namespace_oid("outbox", false);
+    Oid table = get_relname_relid("event", schema);
+    if (!OidIsValid(table)) {
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+                        errmsg("relation \"outbox.event\" does not exist")));
+    }
+    return table;
+}
+
+SavedUser act_as_owner(Oid table) {
+    SavedUser saved{};
+    Oid owner = owner_of(table);
+    GetUserIdAndSecContext(&saved.user, &saved.security_context);
+    saved.guc_nest_level = NewGUCNestLevel();
+    SetUserIdAndSecContext(owner, saved.security_context | SECURITY_LOCAL_USERID_CHANGE |
+                                      SECURITY_RESTRICTED_OPERATION);
+    return saved;
+}
+
+void restore_user(const SavedUser& saved) {
+    AtEOXact_GUC(false, saved.guc_nest_level);
+    SetUserIdAndSecContext(saved.user, saved.security_context);
+}
+
+}  // namespace outbox::postgres

@@ -1,0 +1,445 @@
+// The outbox_drainer.* settings.
+#include "postgres/settings.hpp"
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/broker_uri.hpp"
+#include "postgres/guard.hpp"
+
+extern "C" {
+#include "utils/guc.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+constexpr int SECOND = 1000;  // settings of time are in milliseconds
+constexpr int MINUTE = 60 * SECOND;
+constexpr int HOUR = 60 * MINUTE;
+constexpr int MEGABYTE = 1024 * 1024;
+constexpr int MAX_EXCHANGE_BYTES = 255;  // an AMQP short string
+constexpr int MAX_BROKER_BODY = 512 * MEGABYTE;
+
+// What the server writes into. All but allow_drop is set by superusers and read by drainers.
+bool enabled = true;
+char* broker_uri = nullptr;             // redacted, for SHOW
+const char* full_broker_uri = nullptr;  // with its password; belongs to the server's "extra"
+char* password_file = nullptr;
+char* exchange = nullptr;
+char* databases = nullptr;
+int worker_count = 1;
+int batch_size = 0;
+int batch_bytes = 0;
+int lease_ttl = 0;
+int pipeline_depth = 0;
+int poll_interval = 0;
+int confirm_timeout = 0;
+int connect_timeout = 0;
+int heartbeat = 0;  // seconds, as in AMQP
+int shutdown_timeout = 0;
+int retry_backoff_initial = 0;
+double retry_backoff_multiplier = 1;
+int retry_backoff_max = 0;
+int max_message_bytes = 0;
+bool drop_allowed = false;
+
+// Values of text settings are freed by the server, with the allocator it uses for them.
+char* copy_for_guc(const char* text) {
+#if PG_VERSION_NUM >= 160000
+    return guc_strdup(LOG, text);
+#else
+    return strdup(text);
+#endif
+}
+
+void free_guc(char* text) {
+#if PG_VERSION_NUM >= 160000
+    guc_free(text);
+#else
+    free(text);
+#endif
+}
+
+/// What core says of a URI, without any object that owns memory.
+struct UriVerdict {
+    bool valid;
+    bool has_password;
+    char reason[256];
+    char* redacted;  ///< from malloc; NULL: out of memory
+};
+
+UriVerdict judge_uri(const char* text) {
+    UriVerdict verdict{};
+    entry_point([&] {
+        std::variant<BrokerUri, UriError> parsed = parse_broker_uri(text);
+        if (const auto* error = std::get_if<UriError>(&parsed)) {
+            strlcpy(verdict.reason, error->reason.c_str(), sizeof(verdict.reason));
+        } else {
+            verdict.valid = true;
+            verdict.has_password = std::get<BrokerUri>(parsed).has_password;
+        }
+        verdict.redacted = strdup(redact_uri(text).c_str());
+    });
+    return verdict;
+}
+
+// ALTER DATABASE, ALTER ROLE and SET leave the text in catalogs and statements that others can
+// read.
+bool may_hold_password(GucSource source) {
+    return source <= PGC_S_ARGV;
+}
+
+// The message is set here because the server's own would quote the value, password and all.
+bool refuse_bad_uri(const UriVerdict& verdict, GucSource source) {
+    if (!verdict.valid) {
+        GUC_check_errmsg("invalid value for parameter \"outbox_drainer.broker_uri\"");
+        GUC_check_errdetail("The broker URI cannot be used: %s.", verdict.reason);
+        GUC_check_errhint("It has the form amqp://user@host:port/vhost.");
+        return true;
+    }
+    if (verdict.has_password && !may_hold_password(source)) {
+        GUC_check_errmsg(
+            "a broker URI with a password is accepted from the configuration file only");
+        GUC_check_errdetail("Elsewhere other users could read the password.");
+        GUC_check_errhint(
+            "Leave the password out and put it into a file that outbox_drainer.password_file "
+            "names.");
+        return true;
+    }
+    return false;
+}
+
+/// Keeps the URI in `extra` and leaves the redacted text as the value: then whatever shows the
+/// value, SHOW, pg_settings and its reset_val, the log, has no password to show.
+bool check_broker_uri(char** value, void** extra, GucSource source) {
+    if (*value == nullptr || **value == '\0') {
+        return true;
+    }
+    UriVerdict verdict = judge_uri(*value);
+    if (verdict.redacted == nullptr) {
+        GUC_check_errcode(ERRCODE_OUT_OF_MEMORY);
+        GUC_check_errmsg("out of memory");
+        return false;
+    }
+    char* shown = copy_for_guc(verdict.redacted);
+    free(verdict.redacted);
+    if (shown == nullptr) {
+        GUC_check_errcode(ERRCODE_OUT_OF_MEMORY);
+        GUC_check_errmsg("out of memory");
+        return false;
+    }
+    char* full = *value;
+    *value = shown;
+    if (refuse_bad_uri(verdict, source)) {
+        explicit_bzero(full, strlen(full));
+        free_guc(full);
+        return false;
+    }
+    *extra = full;
+    return true;
+}
+
+void assign_broker_uri(const char*, void* extra) {
+    full_broker_uri = static_cast<const char*>(extra);
+}
+
+bool check_exchange(char** value, void**, GucSource) {
+    size_t length = *value == nullptr ? 0 : strlen(*value);
+    if (length > MAX_EXCHANGE_BYTES) {
+        GUC_check_errdetail("The name of an exchange has at most %d bytes, this one has %zu.",
+                            MAX_EXCHANGE_BYTES, length);
+        return false;
+    }
+    return true;
+}
+
+struct TextSetting {
+    const char* name;
+    const char* summary;
+    const char* description;
+    char** variable;
+    const char* initial;
+    int flags = 0;
+    GucStringCheckHook check = nullptr;
+    GucStringAssignHook assign = nullptr;
+    GucContext context = PGC_SUSET;
+};
+
+void define(const TextSetting& s) {
+    DefineCustomStringVariable(s.name, s.summary, s.description, s.variable, s.initial, s.context,
+                               s.flags, s.check, s.assign, nullptr);
+}
+
+struct IntSetting {
+    const char* name;
+    const char* summary;
+    const char* description;
+    int* variable;
+    int initial;
+    int least;
+    int most;
+    int flags = 0;
+    GucContext context = PGC_SUSET;
+};
+
+void define(const IntSetting& s) {
+    DefineCustomIntVariable(s.name, s.summary, s.description, s.variable, s.initial, s.least,
+                            s.most, s.context, s.flags, nullptr, nullptr, nullptr);
+}
+
+void define_switches() {
+    DefineCustomBoolVariable(
+        "outbox_drainer.enabled", "Whether drainers publish events.",
+        "While this is off nothing is claimed; drainers stay and show the state \"disabled\".",
+        &enabled, true, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable("outbox_drainer.allow_drop",
+                             "Whether DROP EXTENSION may lose events that have not been sent.",
+                             nullptr, &drop_allowed, false, PGC_USERSET, 0, nullptr, nullptr,
+                             nullptr);
+}
+
+void define_broker_settings() {
+    define(TextSetting{
+        .name = "outbox_drainer.broker_uri",
+        .summary = "The broker, as amqp://user@host:port/vhost.",
+        .description =
+            "A password may be part of it in the configuration file only, and is never shown; "
+            "better put it into password_file. Without a URI drainers are idle.",
+        .variable = &broker_uri,
+        .initial = "",
+        .flags = GUC_SUPERUSER_ONLY,
+        .check = check_broker_uri,
+        .assign = assign_broker_uri,
+    });
+    define(TextSetting{
+        .name = "outbox_drainer.password_file",
+        .summary = "A file with the password for the broker.",
+        .description =
+            "Read again at each connection. Only the server's operating system user should be "
+            "able to read it. A relative path starts at the data directory.",
+        .variable = &password_file,
+        .initial = "",
+        .flags = GUC_SUPERUSER_ONLY,
+    });
+    define(TextSetting{
+        .name = "outbox_drainer.exchange",
+        .summary = "The exchange for events whose destination is NULL.",
+        .description = "Empty: the default exchange, whose routing key is the name of a queue.",
+        .variable = &exchange,
+        .initial = "events",
+        .check = check_exchange,
+    });
+}
+
+void define_launcher_settings() {
+    define(TextSetting{
+        .name = "outbox_drainer.databases",
+        .summary = "The databases to drain, separated by commas.",
+        .description = "Empty: every database that has the extension and allows connections.",
+        .variable = &databases,
+        .initial = "",
+        .context = PGC_SIGHUP,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.workers_per_database",
+        .summary = "The number of drainers in each database.",
+        .description = "This version runs one.",
+        .variable = &worker_count,
+        .initial = 1,
+        .least = 1,
+        .most = 1,
+        .context = PGC_SIGHUP,
+    });
+}
+
+void define_batch_settings() {
+    define(IntSetting{
+        .name = "outbox_drainer.batch_size",
+        .summary = "The most events that are claimed at once.",
+        .description = nullptr,
+        .variable = &batch_size,
+        .initial = 1000,
+        .least = 1,
+        .most = 100000,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.batch_bytes",
+        .summary = "About the most bytes that are claimed at once.",
+        .description = "Bounds a drainer's memory; a single event that is larger is claimed alone.",
+        .variable = &batch_bytes,
+        .initial = 16 * MEGABYTE,
+        .least = 1,
+        .most = INT_MAX,
+        .flags = GUC_UNIT_BYTE,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.pipeline_depth",
+        .summary = "The most messages that may be sent and not confirmed yet.",
+        .description = "After a fault at most twice as many messages are sent again.",
+        .variable = &pipeline_depth,
+        .initial = 500,
+        .least = 1,
+        .most = 65535,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.lease_ttl",
+        .summary = "How long a claim holds if its drainer does not renew it.",
+        .description = "At least 300 ms for each message of pipeline_depth.",
+        .variable = &lease_ttl,
+        .initial = 5 * MINUTE,
+        .least = SECOND,
+        .most = 24 * HOUR,
+        .flags = GUC_UNIT_MS,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.poll_interval",
+        .summary = "How often a drainer looks for events that it was not woken for.",
+        .description =
+            "Finds what was restored, replicated or committed as a prepared transaction; also "
+            "how soon ALTER DATABASE ... SET takes effect.",
+        .variable = &poll_interval,
+        .initial = SECOND,
+        .least = 10,
+        .most = HOUR,
+        .flags = GUC_UNIT_MS,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.max_message_bytes",
+        .summary = "The largest payload that is sent.",
+        .description = "A larger one is rejected. The broker has a limit too: keep this below it.",
+        .variable = &max_message_bytes,
+        .initial = 16 * MEGABYTE,
+        .least = 1,
+        .most = MAX_BROKER_BODY,
+        .flags = GUC_UNIT_BYTE,
+    });
+}
+
+void define_timeouts() {
+    define(IntSetting{
+        .name = "outbox_drainer.connect_timeout",
+        .summary = "How long connecting to the broker may take.",
+        .description = nullptr,
+        .variable = &connect_timeout,
+        .initial = 5 * SECOND,
+        .least = 100,
+        .most = 10 * MINUTE,
+        .flags = GUC_UNIT_MS,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.confirm_timeout",
+        .summary = "How long a confirm may take before the connection is given up.",
+        .description = nullptr,
+        .variable = &confirm_timeout,
+        .initial = 30 * SECOND,
+        .least = 100,
+        .most = HOUR,
+        .flags = GUC_UNIT_MS,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.heartbeat",
+        .summary = "The AMQP heartbeat that is asked for.",
+        .description = "A connection is given up when nothing has come for twice this time.",
+        .variable = &heartbeat,
+        .initial = 10,
+        .least = 1,
+        .most = 600,
+        .flags = GUC_UNIT_S,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.shutdown_timeout",
+        .summary = "How long a drainer that is to stop waits for outstanding confirms.",
+        .description = nullptr,
+        .variable = &shutdown_timeout,
+        .initial = 5 * SECOND,
+        .least = 0,
+        .most = 10 * MINUTE,
+        .flags = GUC_UNIT_MS,
+    });
+}
+
+void define_retry_settings() {
+    define(IntSetting{
+        .name = "outbox_drainer.retry_backoff_initial",
+        .summary = "The delay after an event's first failure.",
+        .description = nullptr,
+        .variable = &retry_backoff_initial,
+        .initial = SECOND,
+        .least = 10,
+        .most = HOUR,
+        .flags = GUC_UNIT_MS,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.retry_backoff_max",
+        .summary = "The longest delay after a failure.",
+        .description = nullptr,
+        .variable = &retry_backoff_max,
+        .initial = 5 * MINUTE,
+        .least = 10,
+        .most = 24 * HOUR,
+        .flags = GUC_UNIT_MS,
+    });
+    DefineCustomRealVariable("outbox_drainer.retry_backoff_multiplier",
+                             "What the delay is multiplied by after each further failure.", nullptr,
+                             &retry_backoff_multiplier, 2, 1, 100, PGC_SUSET, 0, nullptr, nullptr,
+                             nullptr);
+}
+
+// NULL stands for the empty text: before the settings are defined, and for a setting that has no
+// value.
+const char* text_of(const char* value) {
+    return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+// No setting needs a restart: all are defined the same way in a session of a server that has not
+// preloaded the library.
+void define_settings(bool) {
+    define_switches();
+    define_broker_settings();
+    define_launcher_settings();
+    define_batch_settings();
+    define_timeouts();
+    define_retry_settings();
+    MarkGUCPrefixReserved("outbox_drainer");
+}
+
+DrainSettings current_settings() {
+    DrainSettings settings;
+    settings.enabled = enabled;
+    settings.broker_uri = text_of(full_broker_uri);
+    settings.password_file = text_of(password_file);
+    settings.exchange = text_of(exchange);
+    settings.batch_size = batch_size;
+    settings.batch_bytes = batch_bytes;
+    settings.lease_ttl = Duration(lease_ttl);
+    settings.pipeline_depth = pipeline_depth;
+    settings.poll_interval = Duration(poll_interval);
+    settings.confirm_timeout = Duration(confirm_timeout);
+    settings.connect_timeout = Duration(connect_timeout);
+    settings.heartbeat = std::chrono::seconds(heartbeat);
+    settings.shutdown_timeout = Duration(shutdown_timeout);
+    settings.retry.initial = Duration(retry_backoff_initial);
+    settings.retry.multiplier = retry_backoff_multiplier;
+    settings.retry.max = Duration(retry_backoff_max);
+    settings.max_message_bytes = max_message_bytes;
+    return settings;
+}
+
+const char* databases_setting() {
+    return text_of(databases);
+}
+
+int workers_per_database() {
+    return worker_count;
+}
+
+bool allow_drop() {
+    return drop_allowed;
+}
+
+}  // namespace outbox::postgres

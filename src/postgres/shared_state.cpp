@@ -1,0 +1,147 @@
+#include "postgres/shared_state.hpp"
+
+extern "C" {
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+constexpr const char* NAME = "outbox_drainer";
+
+SharedState* state = nullptr;
+shmem_request_hook_type previous_request_hook = nullptr;
+shmem_startup_hook_type previous_startup_hook = nullptr;
+
+// A drainer is a background worker, so there can never be more of them than max_worker_processes;
+// databases that were looked at and have no extension keep a slot too, hence the room beside.
+int wanted_slots() {
+    return max_worker_processes + 256;
+}
+
+Size wanted_size() {
+    return add_size(offsetof(SharedState, slots),
+                    mul_size(sizeof(DrainerSlot), static_cast<Size>(wanted_slots())));
+}
+
+void request_shared_memory() {
+    if (previous_request_hook != nullptr) {
+        previous_request_hook();
+    }
+    RequestAddinShmemSpace(wanted_size());
+    RequestNamedLWLockTranche(NAME, 1);
+}
+
+void init_counters(DrainerCounters& counters) {
+    pg_atomic_init_u64(&counters.claimed, 0);
+    pg_atomic_init_u64(&counters.published, 0);
+    pg_atomic_init_u64(&counters.failed, 0);
+    pg_atomic_init_u64(&counters.released, 0);
+    pg_atomic_init_u64(&counters.expired_leases, 0);
+    pg_atomic_init_u64(&counters.stale_marks, 0);
+    pg_atomic_init_u64(&counters.reconnects, 0);
+    pg_atomic_init_u64(&counters.batches, 0);
+    pg_atomic_init_u64(&counters.bytes, 0);
+    pg_atomic_init_u64(&counters.start_failures, 0);
+}
+
+void init_slot(DrainerSlot& slot) {
+    pg_atomic_init_u32(&slot.start_requested, 0);
+    pg_atomic_init_u32(&slot.procno, NO_PROC);
+    pg_atomic_init_u32(&slot.wake, 0);
+    pg_atomic_init_u32(&slot.recheck, 0);
+    pg_atomic_init_u32(&slot.state, static_cast<uint32>(DrainerState::starting));
+    pg_atomic_init_u64(&slot.state_since, 0);
+    pg_atomic_init_u32(&slot.in_flight, 0);
+    init_counters(slot.counters);
+}
+
+void startup_shared_memory() {
+    if (previous_startup_hook != nullptr) {
+        previous_startup_hook();
+    }
+    bool found = false;
+    LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+    state = static_cast<SharedState*>(ShmemInitStruct(NAME, wanted_size(), &found));
+    if (!found) {
+        memset(state, 0, wanted_size());
+        state->lock = &GetNamedLWLockTranche(NAME)->lock;
+        state->server_start = static_cast<uint64>(GetCurrentTimestamp());
+        state->slot_count = wanted_slots();
+        pg_atomic_init_u32(&state->launcher_procno, NO_PROC);
+        pg_atomic_init_u32(&state->launcher_wake, 0);
+        for (int i = 0; i < state->slot_count; i++) {
+            init_slot(state->slots[i]);
+        }
+    }
+    LWLockRelease(AddinShmemInitLock);
+}
+
+// A process number may be stale by the time its latch is set: that wakes somebody for nothing, and
+// latches are made for spurious wakes.
+void set_latch_of(pg_atomic_uint32& procno) {
+    uint32 number = pg_atomic_read_u32(&procno);
+    if (number != NO_PROC) {
+        SetLatch(&GetPGProcByNumber(number)->procLatch);
+    }
+}
+
+}  // namespace
+
+SharedState* shared_state() {
+    return state;
+}
+
+void install_shared_state() {
+    previous_request_hook = shmem_request_hook;
+    shmem_request_hook = request_shared_memory;
+    previous_startup_hook = shmem_startup_hook;
+    shmem_startup_hook = startup_shared_memory;
+}
+
+void wake_drainers(Oid database, bool recheck) {
+    if (state == nullptr) {
+        return;
+    }
+    for (int i = 0; i < state->slot_count; i++) {
+        DrainerSlot& slot = state->slots[i];
+        if (!slot.in_use) {
+            break;
+        }
+        if (slot.database != database) {
+            continue;
+        }
+        if (recheck) {
+            pg_atomic_write_u32(&slot.recheck, 1);
+        }
+        // The drainer clears the flag before it looks, so a flag that is up means that it will
+        // look.
+        if (pg_atomic_exchange_u32(&slot.wake, 1) == 0 || recheck) {
+            set_latch_of(slot.procno);
+        }
+    }
+}
+
+void wake_launcher(Oid database) {
+    if (state == nullptr) {
+        return;
+    }
+    for (int i = 0; i < state->slot_count; i++) {
+        DrainerSlot& slot = state->slots[i];
+        if (!slot.in_use) {
+            break;
+        }
+        if (slot.database == database) {
+            pg_atomic_write_u32(&slot.start_requested, 1);
+        }
+    }
+    pg_atomic_write_u32(&state->launcher_wake, 1);
+    set_latch_of(state->launcher_procno);
+}
+
+}  // namespace outbox::postgres

@@ -1,0 +1,95 @@
+#pragma once
+
+#include "postgres/prelude.hpp"
+
+extern "C" {
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+}
+
+#include "core/drainer_state.hpp"
+
+namespace outbox::postgres {
+
+/// Counters of one drainer. Written by the drainer alone (start_failures: by the launcher), read by
+/// anybody without a lock; they go on over restarts of the drainer.
+struct DrainerCounters {
+    pg_atomic_uint64 claimed;
+    pg_atomic_uint64 published;
+    pg_atomic_uint64 failed;
+    pg_atomic_uint64 released;
+    pg_atomic_uint64 expired_leases;
+    pg_atomic_uint64 stale_marks;
+    pg_atomic_uint64 reconnects;
+    pg_atomic_uint64 batches;
+    pg_atomic_uint64 bytes;
+    pg_atomic_uint64 start_failures;
+};
+
+/// What the launcher knows of a database and its drainer. Plain data, no pointers: it lives in
+/// shared memory. Fields that are not atomic are protected by SharedState::lock.
+struct DrainerSlot {
+    bool in_use;   ///< never cleared, so that a scan can end at the first slot that is not
+    Oid database;  ///< InvalidOid: free to be taken by another database
+    NameData database_name;
+    int worker;         ///< which of the database's drainers, from 0
+    uint64 generation;  ///< counts the starts of drainers in this slot; part of the claim token
+
+    // The launcher's view of the process.
+    pg_atomic_uint32 start_requested;  ///< a wake came: look at this database again at once
+    bool present;                      ///< the database was looked at and has the extension
+    bool absent;                       ///< the database was looked at and has no extension
+    bool restart_now;          ///< the drainer left of its own will and wants to be started again
+    int failures;              ///< consecutive failed starts or early deaths
+    TimestampTz next_start;    ///< not to be started before
+    TimestampTz last_started;  ///< 0: never
+    bool running;              ///< registered and not yet known to have ended
+
+    // The drainer's view of itself.
+    int pid;                       ///< 0 when it is not running
+    pg_atomic_uint32 procno;       ///< whose latch to set; NO_PROC when it is not running
+    pg_atomic_uint32 wake;         ///< a wake is under way, no need for another
+    pg_atomic_uint32 recheck;      ///< look whether the extension is still there
+    pg_atomic_uint32 state;        ///< DrainerState
+    pg_atomic_uint64 state_since;  ///< TimestampTz
+    pg_atomic_uint32 in_flight;    ///< messages sent and not confirmed
+    char broker[320];              ///< host:port/vhost; empty: none
+    TimestampTz connected_since;   ///< 0: not connected
+    char last_error[512];
+    TimestampTz last_error_at;  ///< 0: never
+
+    DrainerCounters counters;
+    TimestampTz stats_reset;
+};
+
+inline constexpr uint32 NO_PROC = PG_UINT32_MAX;
+
+struct SharedState {
+    LWLock* lock;  ///< from the named tranche; the same address in every process
+    pg_atomic_uint32 launcher_procno;
+    pg_atomic_uint32 launcher_wake;
+    uint64 server_start;  ///< microseconds; part of the claim token
+    int slot_count;
+    DrainerSlot slots[FLEXIBLE_ARRAY_MEMBER];
+};
+
+/// Gives a slot to a database, with everything in it as new but the count of generations. The
+/// caller holds the lock.
+void take_slot(DrainerSlot& slot, Oid database, const char* database_name);
+
+/// The shared memory, or NULL in a server that has not preloaded the library.
+SharedState* shared_state();
+
+/// Asks for shared memory and sets it up; called from _PG_init of a preloading server only.
+void install_shared_state();
+
+/// Wakes the drainers of a database; with `recheck` they look whether the extension is still there.
+/// Atomic stores and SetLatch only, so it is safe in a transaction callback. Does nothing when not
+/// preloaded.
+void wake_drainers(Oid database, bool recheck);
+/// Asks the launcher to look at a database at once, also at one that had no extension so far. Safe
+/// in a transaction callback. Does nothing when not preloaded.
+void wake_launcher(Oid database);
+
+}  // namespace outbox::postgres

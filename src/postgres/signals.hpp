@@ -1,0 +1,37 @@
+#pragma once
+
+#include "core/time.hpp"
+#include "postgres/prelude.hpp"
+
+namespace outbox::postgres {
+
+/// Signals of a drainer. SIGTERM asks for a stop that still settles what is known; it becomes
+/// `die`, which every wait of the server answers, when a transaction has not ended by the shutdown
+/// timeout. SIGINT cancels the statement in hand, SIGHUP reloads.
+void install_drainer_signals();
+
+bool stop_requested();
+/// How long a transaction may go on after a stop request.
+void set_shutdown_timeout(Duration timeout);
+
+/// Marks where a transaction begins and ends, for the watchdog below.
+void enter_transaction();
+void leave_transaction();
+
+/// Whether a cancel came since forget_cancel().
+bool cancel_seen();
+void forget_cancel();
+
+/// The watchdog: a timer that ticks while a guarded section runs. It turns a stop request into
+/// `die` when a transaction hangs, and shuts the broker's socket down when a send hangs, since
+/// nothing else can end either (a blocked send restarts its poll after every signal).
+void register_watchdog();
+/// Stops the timer before a long wait, so that an idle drainer costs nothing.
+void quiet_watchdog();
+
+/// Guards what follows until end_send(): a send on `fd` that blocks for longer than `limit` is
+/// ended by shutting the socket down.
+void begin_send(int fd, Duration limit);
+void end_send();
+
+}  // namespace outbox::postgres

@@ -1,0 +1,129 @@
+// outbox.drainer_slots(), which outbox.stat_drainer shows.
+#include "postgres/prelude.hpp"
+#include "postgres/shared_state.hpp"
+
+extern "C" {
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+constexpr int COLUMNS = 21;
+
+/// A row under construction. Raises an error where memory ends, so it must be filled without a
+/// lock.
+struct Row {
+    int count = 0;
+    Datum values[COLUMNS] = {};
+    bool nulls[COLUMNS] = {};
+
+    void add(Datum value, bool known = true) {
+        values[count] = value;
+        nulls[count] = !known;
+        count++;
+    }
+    void add_text(const char* text, bool known) {
+        add(known ? CStringGetTextDatum(text) : Datum{0}, known);
+    }
+    void add_time(TimestampTz time, bool known) { add(TimestampTzGetDatum(time), known); }
+    void add_counter(pg_atomic_uint64& counter) {
+        add(Int64GetDatum(static_cast<int64>(pg_atomic_read_u64(&counter))));
+    }
+};
+
+/// What the lock protects of a slot, copied.
+struct SlotCopy {
+    bool shown;
+    NameData database;
+    int worker;
+    int pid;
+    char broker[sizeof(DrainerSlot::broker)];
+    TimestampTz connected_since;
+    char last_error[sizeof(DrainerSlot::last_error)];
+    TimestampTz last_error_at;
+    TimestampTz stats_reset;
+};
+
+// A slot of a database without the extension only remembers that it was looked at.
+void copy_slot(SharedState* state, const DrainerSlot& slot, SlotCopy& copy) {
+    LWLockAcquire(state->lock, LW_SHARED);
+    copy.shown = slot.in_use && !slot.absent;
+    copy.database = slot.database_name;
+    copy.worker = slot.worker;
+    copy.pid = slot.pid;
+    strlcpy(copy.broker, slot.broker, sizeof(copy.broker));
+    copy.connected_since = slot.connected_since;
+    strlcpy(copy.last_error, slot.last_error, sizeof(copy.last_error));
+    copy.last_error_at = slot.last_error_at;
+    copy.stats_reset = slot.stats_reset;
+    LWLockRelease(state->lock);
+}
+
+void add_state(Row& row, const SlotCopy& copy, DrainerSlot& slot) {
+    bool runs = copy.pid != 0;
+    auto state = static_cast<DrainerState>(pg_atomic_read_u32(&slot.state));
+    auto since = static_cast<TimestampTz>(pg_atomic_read_u64(&slot.state_since));
+    row.add(Int32GetDatum(copy.pid), runs);
+    row.add_text(to_string(state), runs);
+    row.add_time(since, runs && since != 0);
+    row.add_text(copy.broker, runs && copy.broker[0] != '\0');
+    row.add_time(copy.connected_since, runs && copy.connected_since != 0);
+}
+
+void add_counters(Row& row, DrainerCounters& counters) {
+    row.add_counter(counters.claimed);
+    row.add_counter(counters.published);
+    row.add_counter(counters.failed);
+    row.add_counter(counters.released);
+    row.add_counter(counters.expired_leases);
+    row.add_counter(counters.stale_marks);
+    row.add_counter(counters.reconnects);
+    row.add_counter(counters.batches);
+    row.add_counter(counters.bytes);
+    row.add_counter(counters.start_failures);
+}
+
+void put_slot(ReturnSetInfo* result, SharedState* state, DrainerSlot& slot) {
+    SlotCopy copy;
+    copy_slot(state, slot, copy);
+    if (!copy.shown) {
+        return;
+    }
+    Row row;
+    row.add_text(NameStr(copy.database), true);
+    row.add(Int32GetDatum(copy.worker));
+    add_state(row, copy, slot);
+    row.add_text(copy.last_error, copy.last_error[0] != '\0');
+    row.add_time(copy.last_error_at, copy.last_error_at != 0);
+    row.add(Int32GetDatum(static_cast<int32>(pg_atomic_read_u32(&slot.in_flight))), copy.pid != 0);
+    add_counters(row, slot.counters);
+    row.add_time(copy.stats_reset, copy.stats_reset != 0);
+    Assert(row.count == COLUMNS);
+    tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
+}
+
+}  // namespace
+
+}  // namespace outbox::postgres
+
+extern "C" {
+
+PG_FUNCTION_INFO_V1(outbox_drainer_drainer_slots);
+
+/// outbox.drainer_slots() returns setof record
+OBD_EXPORT Datum outbox_drainer_drainer_slots(PG_FUNCTION_ARGS) {
+    InitMaterializedSRF(fcinfo, 0);
+    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+    outbox::postgres::SharedState* state = outbox::postgres::shared_state();
+    int count = state == nullptr ? 0 : state->slot_count;
+    for (int i = 0; i < count; i++) {
+        outbox::postgres::put_slot(result, state, state->slots[i]);
+    }
+    PG_RETURN_NULL();
+}
+
+}  // extern "C"

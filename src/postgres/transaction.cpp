@@ -1,0 +1,85 @@
+#include "postgres/transaction.hpp"
+
+#include "postgres/signals.hpp"
+
+extern "C" {
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "pgstat.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+}
+
+namespace outbox::postgres {
+
+bool Transaction::begin(Oid owner) noexcept {
+    outer_context_ = CurrentMemoryContext;
+    GetUserIdAndSecContext(&outer_user_, &outer_security_);
+    enter_transaction();
+    open_ = true;
+    return run([this, owner] {
+        SetCurrentStatementStartTimestamp();
+        pgstat_report_activity(STATE_RUNNING, activity_);
+        StartTransactionCommand();
+        if (OidIsValid(owner)) {
+            SetUserIdAndSecContext(owner, outer_security_ | SECURITY_LOCAL_USERID_CHANGE |
+                                              SECURITY_RESTRICTED_OPERATION);
+        }
+        // Whatever a user's trigger sets is undone at the end.
+        guc_level_ = NewGUCNestLevel();
+        if (SPI_connect() != SPI_OK_CONNECT) {
+            elog(ERROR, "SPI_connect failed");
+        }
+    });
+}
+
+bool Transaction::take_snapshot() noexcept {
+    return run([this] { snapshot_ = RegisterSnapshot(GetTransactionSnapshot()); });
+}
+
+CommitOutcome Transaction::commit() noexcept {
+    const bool committed = run([this] {
+        if (snapshot_ != nullptr) {
+            UnregisterSnapshot(snapshot_);
+            snapshot_ = nullptr;
+        }
+        SPI_finish();
+        AtEOXact_GUC(false, guc_level_);
+        forget_cancel();
+        CommitTransactionCommand();
+        SetUserIdAndSecContext(outer_user_, outer_security_);
+        MemoryContextSwitchTo(outer_context_);
+        pgstat_report_stat(false);
+        pgstat_report_activity(STATE_IDLE, nullptr);
+    });
+    if (!committed) {
+        return CommitOutcome::failed;
+    }
+    open_ = false;
+    leave_transaction();
+    // A standby's answer is waited for inside the commit and that wait ends early, with a mere
+    // warning, by a cancel or a shutdown.
+    return cancel_seen() || ProcDiePending ? CommitOutcome::not_durable : CommitOutcome::committed;
+}
+
+void Transaction::abort() noexcept {
+    if (!open_) {
+        return;
+    }
+    open_ = false;
+    snapshot_ = nullptr;
+    PgError second;
+    pg_try(second, [] { AbortOutOfAnyTransaction(); });
+    MemoryContextSwitchTo(outer_context_);
+    SetUserIdAndSecContext(outer_user_, outer_security_);
+    PgError ignored;
+    pg_try(ignored, [] {
+        pgstat_report_stat(false);
+        pgstat_report_activity(STATE_IDLE, nullptr);
+    });
+    leave_transaction();
+}
+
+}  // namespace outbox::postgres

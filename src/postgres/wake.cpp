@@ -1,0 +1,81 @@
+// Waking drainers at commit: process-local flags, one transaction callback, and a latch. No NOTIFY,
+// which would serialise commits.
+#include "postgres/wake.hpp"
+
+#include "postgres/prelude.hpp"
+#include "postgres/shared_state.hpp"
+
+extern "C" {
+#include "access/xact.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+struct Notes {
+    bool event_written;
+    bool wake;
+    bool extension_dropped;
+};
+
+Notes notes;
+
+// Runs after the transaction has left the procarray, so whoever it wakes sees its rows; a
+// PostgreSQL error in here would be escalated, so only atomics and SetLatch are used.
+void on_transaction_end(XactEvent event, void*) {
+    if (!notes.event_written && !notes.wake && !notes.extension_dropped) {
+        return;
+    }
+    switch (event) {
+        case XACT_EVENT_COMMIT:
+        case XACT_EVENT_PARALLEL_COMMIT:
+            if (notes.event_written || notes.wake || notes.extension_dropped) {
+                wake_drainers(MyDatabaseId, notes.extension_dropped);
+            }
+            if (notes.wake) {
+                wake_launcher(MyDatabaseId);
+            }
+            notes = {};
+            break;
+        case XACT_EVENT_ABORT:
+        case XACT_EVENT_PARALLEL_ABORT:
+            if (notes.event_written) {
+                wake_drainers(MyDatabaseId, false);
+            }
+            notes = {};
+            break;
+        case XACT_EVENT_PREPARE:
+            // COMMIT PREPARED runs no callback here; poll_interval finds those rows.
+            notes = {};
+            break;
+        case XACT_EVENT_PRE_COMMIT:
+        case XACT_EVENT_PARALLEL_PRE_COMMIT:
+        case XACT_EVENT_PRE_PREPARE:
+            break;
+    }
+}
+
+}  // namespace
+
+void install_wake_callback() {
+    RegisterXactCallback(on_transaction_end, nullptr);
+}
+
+void note_event_written() {
+    notes.event_written = true;
+}
+
+void note_wake() {
+    notes.wake = true;
+}
+
+void note_extension_created() {
+    notes.wake = true;
+}
+
+void note_extension_dropped() {
+    notes.extension_dropped = true;
+}
+
+}  // namespace outbox::postgres

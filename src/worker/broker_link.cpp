@@ -1,0 +1,172 @@
+#include "worker/broker_link.hpp"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "amqp/password_file.hpp"
+#include "core/message.hpp"
+#include "postgres/log.hpp"
+#include "postgres/signals.hpp"
+
+namespace outbox::worker {
+
+namespace {
+
+// A send that takes longer than this has met a peer that does not read.
+constexpr Duration SEND_LIMIT{5000};
+// What a message takes beside its body and headers: frames, routing and the other properties.
+constexpr std::size_t MESSAGE_OVERHEAD = 256;
+
+std::string connection_name(std::string_view database) {
+    char host[256] = "";
+    ::gethostname(host, sizeof(host) - 1);
+    return "outbox_drainer " + std::string(database) + "@" + host + " " +
+           std::to_string(::getpid());
+}
+
+}  // namespace
+
+BrokerLink::BrokerLink(Drain& drain, postgres::Slot& slot) : drain_(drain), slot_(slot) {}
+
+void BrokerLink::open(Time now, const DrainSettings& settings) {
+    connecting_ = true;
+    auto parsed = parse_broker_uri(settings.broker_uri);
+    if (const UriError* error = std::get_if<UriError>(&parsed)) {
+        lost(now, {amqp::FailureClass::configuration, "broker_uri: " + error->reason});
+        return;
+    }
+    BrokerUri uri = std::get<BrokerUri>(std::move(parsed));
+    broker_ = display_name(uri);
+    if (!settings.password_file.empty()) {
+        auto password = amqp::read_password_file(settings.password_file);
+        if (const auto* error = std::get_if<amqp::PasswordError>(&password)) {
+            lost(now, {amqp::FailureClass::configuration, error->reason});
+            return;
+        }
+        uri.password = std::get<std::string>(std::move(password));
+    }
+    slot_.set_broker(broker_, false);
+    amqp::Options options;
+    options.heartbeat = settings.heartbeat;
+    options.product = "outbox_drainer";
+    options.version = OUTBOX_DRAINER_VERSION;
+    options.connection_name = connection_name(slot_.database_name());
+    if (connection_.open(uri, options) == amqp::Connection::Progress::failed) {
+        lost(now, connection_.failure());
+    }
+}
+
+void BrokerLink::pump(Time now) {
+    if (connecting_) {
+        switch (connection_.advance()) {
+            case amqp::Connection::Progress::in_progress:
+                return;
+            case amqp::Connection::Progress::failed:
+                lost(now, connection_.failure());
+                return;
+            case amqp::Connection::Progress::ready:
+                became_ready(now);
+                break;
+        }
+    }
+    while (connection_.is_open()) {
+        const std::optional<amqp::Incoming> incoming = connection_.poll();
+        if (!incoming.has_value()) {
+            return;
+        }
+        handle(now, *incoming);
+    }
+}
+
+void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
+    if (const auto* confirm = std::get_if<amqp::Confirm>(&incoming)) {
+        if (!drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack)) {
+            close(now, "the broker confirmed delivery tag " + std::to_string(confirm->tag) +
+                           ", which is not open");
+        }
+    } else if (const auto* blocked = std::get_if<amqp::Blocked>(&incoming)) {
+        drain_.blocked();
+        slot_.set_error("blocked by the broker: " + blocked->reason);
+        postgres::log_line("outbox_drainer: broker \"" + broker_ + "\" blocks publishing",
+                           "Reason given: " + blocked->reason + ".");
+    } else if (std::holds_alternative<amqp::Unblocked>(incoming)) {
+        drain_.unblocked();
+        postgres::log_line("outbox_drainer: broker \"" + broker_ + "\" accepts messages again");
+    } else if (const auto* closed = std::get_if<amqp::Closed>(&incoming)) {
+        lost(now, closed->failure);
+    }
+}
+
+void BrokerLink::publish(Time now, const Event& event, const DrainSettings& settings) {
+    MessageRules rules;
+    rules.default_exchange = settings.exchange;
+    rules.max_message_bytes = static_cast<std::size_t>(settings.max_message_bytes);
+    rules.max_properties_bytes = connection_.max_properties_bytes();
+    Message message;
+    if (const std::optional<Rejection> rejection = build_message(event, rules, message)) {
+        drain_.rejected(now, rejection->code, rejection->detail);
+        return;
+    }
+    postgres::begin_send(connection_.fd(), SEND_LIMIT);
+    const std::optional<std::uint64_t> tag = connection_.publish(message);
+    postgres::end_send();
+    if (!tag.has_value()) {
+        lost(now, connection_.failure());
+        return;
+    }
+    drain_.sent(now, *tag, message.body.size() + encoded_size(message.headers) + MESSAGE_OVERHEAD);
+    postgres::add(slot_.counters().bytes, message.body.size());
+}
+
+void BrokerLink::close(Time now, std::string_view reason) {
+    if (!reason.empty()) {
+        lost(now, {amqp::FailureClass::infrastructure, std::string(reason)});
+        return;
+    }
+    connection_.close();
+    connecting_ = false;
+    was_connected_ = false;
+    slot_.set_broker("", false);
+    drain_.connection_closed(now);
+}
+
+void BrokerLink::became_ready(Time now) {
+    connecting_ = false;
+    drain_.connected(now, connection_.send_buffer_bytes());
+    slot_.set_broker(broker_, true);
+    if (was_connected_) {
+        postgres::add(slot_.counters().reconnects, 1);
+    }
+    was_connected_ = true;
+    const std::string attempts =
+        failures_ > 0 ? "After " + std::to_string(failures_) + " failed attempts." : "";
+    postgres::log_line("outbox_drainer: connected to broker \"" + broker_ + "\" (" +
+                           connection_.broker_version() + ")",
+                       attempts);
+    failures_ = 0;
+    reported_failure_.clear();
+}
+
+void BrokerLink::lost(Time now, const amqp::Failure& failure) {
+    connection_.close();
+    const bool configuration = failure.failure_class == amqp::FailureClass::configuration;
+    const char* what =
+        connecting_ ? "could not connect to broker \"" : "lost connection to broker \"";
+    connecting_ = false;
+    failures_++;
+    slot_.set_broker(broker_, false);
+    slot_.set_error(failure.text);
+    if (failure.text != reported_failure_) {
+        reported_failure_ = failure.text;
+        postgres::log_warning(
+            "outbox_drainer: " + (what + broker_) + "\": " + failure.text, "",
+            configuration
+                ? "The drainer tries again every few seconds; nothing will change until the "
+                  "broker or the settings do."
+                : "The drainer tries again until the broker answers; no event is lost.");
+    }
+    drain_.connection_lost(now, configuration, failure.text);
+}
+
+}  // namespace outbox::worker

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/event.hpp"
+#include "core/fresh_lane.hpp"
+#include "postgres/arena.hpp"
+#include "postgres/event_store.hpp"
+#include "worker/drainer.hpp"
+
+namespace outbox::worker {
+
+/// How soon a row that somebody else holds is looked at again.
+inline constexpr Duration HOLE_RETRY{500};
+
+/// One claim on its way: how much may be taken, what was read, what was taken.
+struct Drainer::Claim {
+    std::size_t room = 0;        ///< rows
+    std::int64_t max_bytes = 0;  ///< of payload; a first row may be larger
+    std::string token;
+    FreshLane lane;  ///< becomes the drainer's when the transaction has committed
+    postgres::Arena memory;
+
+    std::vector<std::int64_t> wanted;
+    std::int64_t bytes = 0;
+    std::span<const postgres::WalkedRow> in_gaps;
+    std::span<const postgres::WalkedRow> fresh;
+    bool complete = true;  ///< the gaps were read to their end
+
+    std::span<const Event> events;
+    bool more = false;
+    std::optional<Duration> next_due;
+
+    template <class Takeable>
+    std::size_t take(std::span<const postgres::WalkedRow> rows, Takeable takeable);
+};
+
+}  // namespace outbox::worker

@@ -1,0 +1,239 @@
+// The drainer's loop: take notice of what others want, take in what the broker says, ask the state
+// machine what to do, do it.
+#include "worker/drainer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "postgres/log.hpp"
+#include "postgres/session.hpp"
+#include "postgres/settings.hpp"
+#include "postgres/signals.hpp"
+#include "postgres/wait.hpp"
+
+namespace outbox::worker {
+
+namespace {
+
+// The settings a drainer starts with before it has read any: nothing runs on these.
+DrainSettings no_settings() {
+    DrainSettings settings;
+    settings.enabled = false;
+    return settings;
+}
+
+const char* activity_of(DrainerState state) {
+    switch (state) {
+        case DrainerState::starting:
+            return "outbox_drainer: starting";
+        case DrainerState::disabled:
+            return "outbox_drainer: disabled";
+        case DrainerState::misconfigured:
+            return "outbox_drainer: misconfigured";
+        case DrainerState::connecting:
+            return "outbox_drainer: connecting to the broker";
+        case DrainerState::idle:
+            return "outbox_drainer: idle";
+        case DrainerState::publishing:
+            return "outbox_drainer: publishing, waiting for confirms";
+        case DrainerState::blocked:
+            return "outbox_drainer: blocked by the broker";
+        case DrainerState::backoff:
+            return "outbox_drainer: waiting to try again";
+        case DrainerState::paused:
+            return "outbox_drainer: paused";
+        case DrainerState::stopping:
+            return "outbox_drainer: stopping, waiting for confirms";
+    }
+    return "outbox_drainer";
+}
+
+}  // namespace
+
+Drainer::Drainer(postgres::Slot& slot)
+    : slot_(slot),
+      self_(slot.incarnation()),
+      settings_(no_settings()),
+      drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
+                            static_cast<std::uint64_t>(self_.slot)),
+      link_(drain_, slot) {}
+
+ExitReason Drainer::run() {
+    if (!find_extension()) {
+        return extension_gone_ ? ExitReason::no_extension : ExitReason::stopped;
+    }
+    slot_.set_present();
+    take_settings();
+    for (;;) {
+        take_notice();
+        if (extension_gone_) {
+            link_.close(postgres::monotonic_now(), "");
+            return ExitReason::no_extension;
+        }
+        const Time now = postgres::monotonic_now();
+        link_.pump(now);
+        const Command command = drain_.next(now);
+        switch (command.kind) {
+            case Command::Kind::wait:
+                wait(command.until);
+                break;
+            case Command::Kind::connect:
+                link_.open(now, settings_);
+                break;
+            case Command::Kind::disconnect:
+                link_.close(now, command.reason);
+                break;
+            case Command::Kind::publish:
+                link_.publish(now, *command.event, settings_);
+                break;
+            case Command::Kind::transact:
+                transact();
+                break;
+            case Command::Kind::exit:
+                link_.close(now, "");
+                return stored_settings_changed_ ? ExitReason::settings_changed
+                                                : ExitReason::stopped;
+        }
+        report();
+    }
+}
+
+// True when it is there; false with extension_gone_ when it is not, without when that could not be
+// found out.
+bool Drainer::find_extension() {
+    postgres::Transaction transaction("outbox_drainer: looking for the extension");
+    if (!transaction.begin(InvalidOid)) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    const std::optional<bool> exists = postgres::extension_exists(transaction);
+    if (!exists.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    extension_gone_ = !*exists;
+    return *exists;
+}
+
+void Drainer::take_notice() {
+    const Time now = postgres::monotonic_now();
+    if (postgres::stop_requested()) {
+        drain_.stop(now);
+    }
+    if (postgres::reload_if_asked()) {
+        take_settings();
+        settings_looked_at_ = Time{};
+    }
+    if (slot_.take_recheck()) {
+        find_extension();
+    }
+    if (slot_.take_wake()) {
+        drain_.woken();
+    }
+    if (!prepared_ && now >= prepare_at_ && !extension_gone_ && !drain_.stopping()) {
+        prepared_ = prepare();
+        prepare_at_ = now + settings_.poll_interval;
+    }
+    if (prepared_ && !drain_.stopping()) {
+        sweep();
+        look_at_stored_settings();
+    }
+}
+
+// A combination that cannot work leaves the last good one running; without one nothing runs.
+void Drainer::take_settings() {
+    const Time now = postgres::monotonic_now();
+    DrainSettings fresh = postgres::current_settings();
+    const std::optional<std::string> problem = find_problem(fresh);
+    if (problem.has_value()) {
+        if (*problem != settings_problem_) {
+            settings_problem_ = *problem;
+            slot_.set_error(*problem);
+            postgres::log_warning("outbox_drainer: the settings cannot work: " + *problem,
+                                  settings_ == no_settings()
+                                      ? "Nothing is published until they are corrected."
+                                      : "The last good settings stay in force.",
+                                  "Correct the settings and reload the configuration.");
+        }
+        drain_.set_misconfigured(settings_ == no_settings());
+        return;
+    }
+    settings_problem_.clear();
+    drain_.set_misconfigured(!table_problem_.empty());
+    if (fresh.enabled && fresh.broker_uri.empty()) {
+        slot_.set_error("outbox_drainer.broker_uri is not set");
+    }
+    settings_ = fresh;
+    postgres::set_shutdown_timeout(settings_.shutdown_timeout);
+    drain_.configure(now, settings_);
+}
+
+void Drainer::wait(Time until) {
+    link_.flush();
+    const Time now = postgres::monotonic_now();
+    postgres::report_activity(activity_of(drain_.state(now)));
+    const Duration timeout = std::min({until - now, link_.max_wait(), settings_.poll_interval});
+    const auto wanted = link_.wanted();
+    postgres::PgError error;
+    if (!postgres::wait_for(link_.fd(), wanted.read, wanted.write, timeout, error)) {
+        note_database_error(error);
+    }
+}
+
+void Drainer::report() {
+    slot_.set_state(drain_.state(postgres::monotonic_now()));
+    slot_.set_in_flight(drain_.in_flight());
+}
+
+// Logged when it is news. An error that says that a table or function is missing may mean that the
+// extension was dropped.
+void Drainer::note_database_error(const postgres::PgError& error) {
+    const bool missing =
+        error.sqlstate == ERRCODE_UNDEFINED_TABLE || error.sqlstate == ERRCODE_UNDEFINED_SCHEMA ||
+        error.sqlstate == ERRCODE_UNDEFINED_FUNCTION || error.sqlstate == ERRCODE_UNDEFINED_OBJECT;
+    if (missing) {
+        find_extension();
+        if (extension_gone_) {
+            return;
+        }
+    }
+    const std::string text = std::string("database: ") + error.message;
+    slot_.set_error(text);
+    if (text != reported_error_) {
+        reported_error_ = text;
+        postgres::log_warning("outbox_drainer: " + std::string(error.message), error.detail,
+                              error.hint);
+    }
+}
+
+// A running worker does not see ALTER DATABASE/ROLE ... SET; it leaves in good order and a new one
+// starts.
+void Drainer::look_at_stored_settings() {
+    const Time now = postgres::monotonic_now();
+    if (settings_looked_at_ != Time{} && now < settings_looked_at_ + settings_.poll_interval) {
+        return;
+    }
+    settings_looked_at_ = now;
+    postgres::Transaction transaction("outbox_drainer: looking at its settings");
+    if (!transaction.begin(InvalidOid)) {
+        note_database_error(transaction.error());
+        return;
+    }
+    const std::optional<std::int64_t> stored = postgres::stored_settings_fingerprint(transaction);
+    const std::optional<postgres::TableInfo> table =
+        stored.has_value() ? postgres::table_info(transaction) : std::nullopt;
+    if (!table.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return;
+    }
+    refuse_table(*table);
+    if (stored_settings_.has_value() && *stored_settings_ != *stored) {
+        postgres::log_line("outbox_drainer: restarting for changed settings of database \"" +
+                           std::string(slot_.database_name()) + "\"");
+        stored_settings_changed_ = true;
+        drain_.stop(now);
+    }
+    stored_settings_ = stored;
+}
+
+}  // namespace outbox::worker

@@ -1,0 +1,260 @@
+// One transaction of the drain cycle: what is known is settled first, then the floor is written now
+// and then, then the next batch is claimed.
+#include <algorithm>
+#include <utility>
+
+#include "postgres/log.hpp"
+#include "postgres/wait.hpp"
+#include "worker/claim.hpp"
+#include "worker/drainer.hpp"
+
+namespace outbox::worker {
+
+namespace {
+
+// How often the floor is written: often enough that a restart walks little, seldom enough that its
+// row does not rot.
+constexpr Duration FLOOR_INTERVAL{5000};
+
+// Which of `wanted` were not hit; both need no order.
+std::vector<std::int64_t> missing_from(std::vector<std::int64_t> wanted,
+                                       std::span<const std::int64_t> hit_rows) {
+    std::vector<std::int64_t> hit(hit_rows.begin(), hit_rows.end());
+    std::sort(wanted.begin(), wanted.end());
+    std::sort(hit.begin(), hit.end());
+    std::vector<std::int64_t> missing;
+    std::set_difference(wanted.begin(), wanted.end(), hit.begin(), hit.end(),
+                        std::back_inserter(missing));
+    return missing;
+}
+
+}  // namespace
+
+/// What the marks of a transaction did.
+struct Drainer::Marked {
+    std::size_t published = 0;
+    std::size_t failed = 0;
+    std::size_t released = 0;
+    std::vector<std::int64_t> lost;        ///< marks that hit no row under their claim
+    std::vector<std::int64_t> given_back;  ///< rows released
+
+    std::size_t note(std::vector<std::int64_t> wanted, std::span<const std::int64_t> hit) {
+        const std::vector<std::int64_t> missing = missing_from(std::move(wanted), hit);
+        lost.insert(lost.end(), missing.begin(), missing.end());
+        return hit.size();
+    }
+};
+
+void Drainer::transact() {
+    if (drain_.plan().one_by_one) {
+        transact_one_by_one();
+        return;
+    }
+    const TransactionPlan& plan = drain_.plan();
+    postgres::Transaction transaction(plan.claim > 0 ? "outbox_drainer: settling and claiming"
+                                                     : "outbox_drainer: settling");
+    Marked marked;
+    Claim claim;
+    claim.room = plan.claim;
+    claim.max_bytes = settings_.batch_bytes;
+    claim.token = make_token(self_, ++claim_counter_);
+    claim.lane = lane_;
+    bool ok = begin(transaction);
+    for (const BatchMarks& marks : plan.marks) {
+        ok = ok && write_marks(transaction, marks, marked);
+    }
+    ok = ok && write_floor_if_due(transaction, marked.lost.empty());
+    if (plan.claim > 0) {
+        ok = ok && claim.memory.create() && this->claim(transaction, claim);
+    }
+    const postgres::CommitOutcome outcome =
+        ok ? transaction.commit() : postgres::CommitOutcome::failed;
+    const Time now = postgres::monotonic_now();
+    if (outcome == postgres::CommitOutcome::failed) {
+        transaction.abort();
+        note_database_error(transaction.error());
+        drain_.transaction_failed(now);
+        return;
+    }
+    count(marked);
+    finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
+    look_again_at(marked);
+}
+
+// Hands what was claimed to the state machine, which takes the marks of the plan as written.
+void Drainer::finish_claim(Time now, Claim claim, bool durable) {
+    TransactionResult result;
+    if (drain_.plan().claim > 0) {
+        lane_ = std::move(claim.lane);
+    }
+    result.token = claim.token;
+    result.claimed = claim.events;
+    result.more = claim.more;
+    result.next_due = claim.next_due;
+    result.durable = durable;
+    postgres::add(slot_.counters().claimed, claim.events.size());
+    if (!claim.events.empty()) {
+        postgres::add(slot_.counters().batches, 1);
+        batches_[drain_.next_batch()] = std::move(claim.memory);
+    }
+    drain_.transacted(now, result);
+    for (BatchId batch : drain_.finished_batches()) {
+        batches_.erase(batch);
+    }
+}
+
+// After all marks together failed twice, each row is written alone, so that one bad row (an
+// operator's lock, a trigger that refuses it) keeps nobody else's outcome from being written.
+void Drainer::transact_one_by_one() {
+    TransactionResult result;
+    const auto write_alone = [&](const BatchMarks& marks, std::int64_t seq) {
+        postgres::Transaction transaction("outbox_drainer: settling row by row");
+        Marked marked;
+        if (!begin(transaction) || !write_marks(transaction, marks, marked) ||
+            transaction.commit() == postgres::CommitOutcome::failed) {
+            transaction.abort();
+            note_database_error(transaction.error());
+            result.unwritten.push_back(seq);
+            return;
+        }
+        count(marked);
+        look_again_at(marked);
+    };
+    for (const BatchMarks& marks : drain_.plan().marks) {
+        BatchMarks one;
+        one.batch = marks.batch;
+        one.token = marks.token;
+        for (std::int64_t seq : marks.published) {
+            one.published = {seq};
+            write_alone(one, seq);
+        }
+        one.published.clear();
+        for (const FailedMark& mark : marks.failed) {
+            one.failed = {mark};
+            write_alone(one, mark.seq);
+        }
+        one.failed.clear();
+        for (std::int64_t seq : marks.released) {
+            one.released = {seq};
+            write_alone(one, seq);
+        }
+        one.released.clear();
+        for (std::int64_t seq : marks.renewed) {
+            one.renewed = {seq};
+            write_alone(one, seq);
+        }
+    }
+    drain_.transacted(postgres::monotonic_now(), result);
+    for (BatchId batch : drain_.finished_batches()) {
+        batches_.erase(batch);
+    }
+}
+
+// Starts a transaction as whoever owns the table now.
+bool Drainer::begin(postgres::Transaction& transaction) {
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (!transaction.begin(table_.owner)) {
+            return false;
+        }
+        const std::optional<postgres::TableInfo> table = postgres::table_info(transaction);
+        if (!table.has_value()) {
+            return false;
+        }
+        const bool same_owner = table->owner == table_.owner;
+        table_ = *table;
+        if (!OidIsValid(table_.event)) {
+            extension_gone_ = true;
+            return false;
+        }
+        if (same_owner) {
+            return true;
+        }
+        transaction.abort();
+    }
+    return false;
+}
+
+bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& marks,
+                          Marked& marked) {
+    const char* token = marks.token.c_str();
+    if (!marks.published.empty()) {
+        const auto hit = postgres::mark_published(transaction, marks.published, token);
+        if (!hit.has_value()) {
+            return false;
+        }
+        marked.published += marked.note(marks.published, *hit);
+    }
+    if (!marks.failed.empty()) {
+        const auto hit = postgres::mark_failed(transaction, marks.failed, token);
+        if (!hit.has_value()) {
+            return false;
+        }
+        std::vector<std::int64_t> wanted;
+        for (const FailedMark& mark : marks.failed) {
+            wanted.push_back(mark.seq);
+        }
+        marked.failed += marked.note(std::move(wanted), *hit);
+    }
+    if (!marks.released.empty()) {
+        const auto hit = postgres::release_rows(transaction, marks.released, token);
+        if (!hit.has_value()) {
+            return false;
+        }
+        marked.released += marked.note(marks.released, *hit);
+        marked.given_back.insert(marked.given_back.end(), hit->begin(), hit->end());
+    }
+    if (!marks.renewed.empty()) {
+        const auto hit = postgres::renew_rows(transaction, marks.renewed, token);
+        if (!hit.has_value()) {
+            return false;
+        }
+        marked.note(marks.renewed, *hit);
+    }
+    return true;
+}
+
+// The floor never passes a row that is neither ended nor deferred when this transaction commits. A
+// mark that hit nothing leaves its row in a state unknown to us, so then it stays where it is.
+bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit) {
+    const Time now = postgres::monotonic_now();
+    const std::int64_t floor =
+        std::min(lane_.lowest_open(), drain_.lowest_kept().value_or(lane_.lowest_open())) - 1;
+    const bool due = now >= floor_written_at_ + FLOOR_INTERVAL || drain_.stopping();
+    if (!all_hit || floor == floor_written_ || !due) {
+        return true;
+    }
+    if (!postgres::write_floor(transaction, floor)) {
+        return false;
+    }
+    floor_written_ = floor;
+    floor_written_at_ = now;
+    return true;
+}
+
+void Drainer::count(const Marked& marked) {
+    postgres::DrainerCounters& counters = slot_.counters();
+    postgres::add(counters.published, marked.published);
+    postgres::add(counters.failed, marked.failed);
+    postgres::add(counters.released, marked.released);
+    postgres::add(counters.stale_marks, marked.lost.size());
+    if (!marked.lost.empty()) {
+        postgres::log_warning(
+            "outbox_drainer: " + std::to_string(marked.lost.size()) +
+                " marks hit no row under the claim that they were made for",
+            "The first row is seq " + std::to_string(marked.lost.front()) +
+                "; it was deleted, changed or claimed by somebody else meanwhile.");
+    }
+}
+
+// Rows given back, and rows that somebody else has changed, lie behind the cursor: without this
+// nobody would look at them again.
+void Drainer::look_again_at(const Marked& marked) {
+    for (std::int64_t seq : marked.given_back) {
+        lane_.add_hole(seq);
+    }
+    for (std::int64_t seq : marked.lost) {
+        lane_.add_hole(seq);
+    }
+}
+
+}  // namespace outbox::worker

@@ -1,0 +1,198 @@
+#include "core/broker_uri.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace outbox {
+namespace {
+
+struct Accepted {
+    const char* text;
+    const char* host;
+    int port;
+    const char* user;
+    const char* password;
+    bool has_password;
+    const char* vhost;
+};
+
+// The first eleven are the examples of the RabbitMQ URI specification, absent parts at their
+// defaults.
+const Accepted ACCEPTED[] = {
+    {"amqp://user:pass@host:10000/vhost", "host", 10000, "user", "pass", true, "vhost"},
+    {"amqp://user%61:%61pass@ho%61st:10000/v%2fhost", "hoast", 10000, "usera", "apass", true,
+     "v/host"},
+    {"amqp://", "localhost", 5672, "guest", "guest", false, "/"},
+    {"amqp://:@/", "localhost", 5672, "", "", true, ""},
+    {"amqp://user@", "localhost", 5672, "user", "guest", false, "/"},
+    {"amqp://user:pass@", "localhost", 5672, "user", "pass", true, "/"},
+    {"amqp://host", "host", 5672, "guest", "guest", false, "/"},
+    {"amqp://:10000", "localhost", 10000, "guest", "guest", false, "/"},
+    {"amqp:///vhost", "localhost", 5672, "guest", "guest", false, "vhost"},
+    {"amqp://host/", "host", 5672, "guest", "guest", false, ""},
+    {"amqp://host/%2F", "host", 5672, "guest", "guest", false, "/"},
+    {"amqp://[::1]", "::1", 5672, "guest", "guest", false, "/"},
+    {"amqp://[2001:db8::7]:5673/v", "2001:db8::7", 5673, "guest", "guest", false, "v"},
+    {"amqp://u:p@[::ffff:10.0.0.1]:1", "::ffff:10.0.0.1", 1, "u", "p", true, "/"},
+    {"amqp://[fe80::1%25eth0]", "fe80::1%eth0", 5672, "guest", "guest", false, "/"},
+    {"AMQP://host:65535", "host", 65535, "guest", "guest", false, "/"},
+    {"amqp://host:/v", "host", 5672, "guest", "guest", false, "v"},
+    {"amqp://u:p%40%3a%2f%3F%2C%23%25@h", "h", 5672, "u", "p@:/?,#%", true, "/"},
+    {"amqp://u:a:b@h", "h", 5672, "u", "a:b", true, "/"},
+    {"amqp://u:p!$&'()*+;=-._~@h", "h", 5672, "u", "p!$&'()*+;=-._~", true, "/"},
+    {"amqp://h/caf%C3%A9", "h", 5672, "guest", "guest", false, "caf\xc3\xa9"},
+    {"amqp://10.1.2.3:5672/", "10.1.2.3", 5672, "guest", "guest", false, ""},
+};
+
+TEST(BrokerUri, AcceptsTheSpecification) {
+    for (const Accepted& expected : ACCEPTED) {
+        const auto result = parse_broker_uri(expected.text);
+        const auto* uri = std::get_if<BrokerUri>(&result);
+        ASSERT_NE(uri, nullptr) << expected.text << ": " << std::get<UriError>(result).reason;
+        EXPECT_EQ(uri->host, expected.host) << expected.text;
+        EXPECT_EQ(uri->port, expected.port) << expected.text;
+        EXPECT_EQ(uri->user, expected.user) << expected.text;
+        EXPECT_EQ(uri->password, expected.password) << expected.text;
+        EXPECT_EQ(uri->has_password, expected.has_password) << expected.text;
+        EXPECT_EQ(uri->vhost, expected.vhost) << expected.text;
+    }
+}
+
+struct Refused {
+    const char* text;
+    const char* reason;  // a part of it
+};
+
+const Refused REFUSED[] = {
+    {"", "does not begin with amqp://"},
+    {"localhost", "does not begin with amqp://"},
+    {"localhost:5672", "does not begin with amqp://"},
+    {"http://host", "does not begin with amqp://"},
+    {"://host", "does not begin with amqp://"},
+    {" amqp://host", "does not begin with amqp://"},
+    {"amqps://host", "TLS"},
+    {"AMQPS://host", "TLS"},
+    {"amqp://host?heartbeat=5", "query parameters"},
+    {"amqp://host/v?heartbeat=5", "query parameters"},
+    {"amqp://a,amqp://b", "list of URIs"},
+    {"amqp://a,b", "list of URIs"},
+    {"amqp://ho st", "space"},
+    {"amqp://host\n", "control character"},
+    {"amqp://host#x", "%23"},
+    {"amqp://h%20ost", "the host contains"},
+    {"amqp://host:0", "port"},
+    {"amqp://host:65536", "port"},
+    {"amqp://host:-1", "port"},
+    {"amqp://host:+1", "port"},
+    {"amqp://host:56x", "port"},
+    {"amqp://host:999999999999999999999", "port"},
+    {"amqp://::1", "brackets"},
+    {"amqp://[::1", "no ]"},
+    {"amqp://[::1]x", "follow an IPv6"},
+    {"amqp://[]", "no IPv6 address"},
+    {"amqp://[host]", "no IPv6 address"},
+    {"amqp://[::1%0a]", "no IPv6 address"},
+    {"amqp://[::1%25a%0ab]", "control character"},
+    {"amqp://ho]st", "bracket"},
+    {"amqp://host/a/b", "%2F"},
+    {"amqp://host//", "%2F"},
+    {"amqp://u:p@ss@host", "%40"},
+    {"amqp://u:p/ss@host/v", "%2F"},
+    {"amqp://u:1234/5@host", "%2F"},
+    {"amqp://host/%", "two hexadecimal digits"},
+    {"amqp://host/%2", "two hexadecimal digits"},
+    {"amqp://host/%zz", "two hexadecimal digits"},
+    {"amqp://host/%-1", "two hexadecimal digits"},
+    {"amqp://u%:p@host", "the user name"},
+    {"amqp://u:p%4@host", "the password"},
+    {"amqp://u:p%00x@host", "%00"},
+};
+
+TEST(BrokerUri, RefusesTheRestWithTheReason) {
+    for (const Refused& refused : REFUSED) {
+        const auto result = parse_broker_uri(refused.text);
+        const auto* error = std::get_if<UriError>(&result);
+        ASSERT_NE(error, nullptr) << refused.text;
+        EXPECT_NE(error->reason.find(refused.reason), std::string::npos)
+            << refused.text << ": " << error->reason;
+    }
+}
+
+TEST(BrokerUri, LimitsTheVhost) {
+    EXPECT_TRUE(
+        std::holds_alternative<BrokerUri>(parse_broker_uri("amqp://h/" + std::string(255, 'v'))));
+    const auto result = parse_broker_uri("amqp://h/" + std::string(256, 'v'));
+    ASSERT_TRUE(std::holds_alternative<UriError>(result));
+    EXPECT_EQ(std::get<UriError>(result).reason, "the vhost is 256 bytes long, the limit is 255");
+}
+
+TEST(BrokerUri, ReasonsNeverQuoteASecret) {
+    for (const char* text : {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
+                             "amqps://u:s3cret@h", "amqp://u:s3cret%@h", "amqp://u:s3cret#@h",
+                             "amqp://u:x?s3cret@h", "s3cret://h"}) {
+        const auto result = parse_broker_uri(text);
+        ASSERT_TRUE(std::holds_alternative<UriError>(result)) << text;
+        EXPECT_EQ(std::get<UriError>(result).reason.find("s3cret"), std::string::npos) << text;
+    }
+}
+
+struct Redacted {
+    const char* text;
+    const char* expected;
+};
+
+const Redacted REDACTED[] = {
+    {"", ""},
+    {"amqp://", "amqp://"},
+    {"amqp://host:5672/v", "amqp://host:5672/v"},
+    {"amqp://user@host", "amqp://user@host"},
+    {"amqp://user:s3cret@host:5672/v%2fh", "amqp://user:****@host:5672/v%2fh"},
+    {"amqp://user:@host", "amqp://user:****@host"},
+    {"amqp://us3cret:us3cret@us3cret", "amqp://us3cret:****@us3cret"},
+    {"AMQP://user:a:s3cret@host", "AMQP://user:****@host"},
+    // Refused texts: the login is hidden whole, the place is shown when it reads as one.
+    {"amqps://user:s3cret@host:5671/v", "amqps://****@host:5671/v"},
+    {"amqps://host:5671/v", "amqps://host:5671/v"},
+    {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
+    {"amqp://user:s3cret@a,amqp://user:s3cret@b", "amqp://****@b"},
+    {"amqp://user:s3cret@a,amqp://user:s3cret", "amqp://****@****"},
+    {"amqp://user:p/s3cret@host/v", "amqp://****@host/v"},
+    {"amqp://user:1234/s3cret@host", "amqp://****@host"},
+    {"amqp://user:s3cret@x@host", "amqp://****@host"},
+    {"amqp://user:x@y s3cret", "amqp://****@****"},
+    {"amqp://user:s3cret", "amqp://****"},
+    {"amqp://user:s3 cret@host", "amqp://****@host"},
+    {"http://user:s3cret@host", "****@host"},
+    {"user:s3cret@host", "****@host"},
+    {"s3cret", "****"},
+    {"user:s3cret", "****"},
+    {"s3cret://host", "****"},
+    {"s3cret@amqp://host", "****@****"},
+    {"@@@", "****@"},
+    {"amqp://@?s3cret", "amqp://****@?****"},
+};
+
+TEST(BrokerUri, RedactsSecretsOutOfAnything) {
+    for (const Redacted& redacted : REDACTED) {
+        EXPECT_EQ(redact_uri(redacted.text), redacted.expected) << redacted.text;
+    }
+}
+
+TEST(BrokerUri, DisplayNameCarriesNoLogin) {
+    struct Case {
+        const char* text;
+        const char* name;
+    };
+    for (const Case& c : {Case{"amqp://user:s3cret@host:1234/orders", "host:1234/orders"},
+                          Case{"amqp://", "localhost:5672//"}, Case{"amqp://host/", "host:5672/"},
+                          Case{"amqp://[::1]:1/v", "[::1]:1/v"},
+                          Case{"amqp://h/a%0A%25%C3%A9", "h:5672/a%0A%25%C3%A9"}}) {
+        const auto result = parse_broker_uri(c.text);
+        ASSERT_TRUE(std::holds_alternative<BrokerUri>(result)) << c.text;
+        EXPECT_EQ(display_name(std::get<BrokerUri>(result)), c.name);
+    }
+}
+
+}  // namespace
+}  // namespace outbox

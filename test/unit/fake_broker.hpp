@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+// A scripted AMQP server for tests: a socket on 127.0.0.1 whose one client is served by a function
+// in a thread. It has its own encoding, so that it checks ours.
+namespace fake {
+
+/// Builds wire bytes.
+class Writer {
+  public:
+    Writer& u8(std::uint8_t value);
+    Writer& u16(std::uint16_t value);
+    Writer& u32(std::uint32_t value);
+    Writer& u64(std::uint64_t value);
+    Writer& short_string(std::string_view text);
+    Writer& long_string(std::string_view text);
+    Writer& raw(std::string_view text);
+    /// A field of a table with a text value.
+    Writer& text_field(std::string_view key, std::string_view text);
+    const std::string& bytes() const { return bytes_; }
+
+  private:
+    std::string bytes_;
+};
+
+/// Takes wire bytes apart; reads zeros past the end.
+class Reader {
+  public:
+    explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+    std::uint8_t u8();
+    std::uint16_t u16();
+    std::uint32_t u32();
+    std::uint64_t u64();
+    std::string short_string();
+    std::string long_string();
+    std::string raw(std::size_t length);
+    std::size_t left() const { return bytes_.size(); }
+
+  private:
+    std::string_view bytes_;
+};
+
+struct Frame {
+    std::uint8_t type = 0;
+    std::uint16_t channel = 0;
+    std::string payload;
+
+    bool is_method(std::uint16_t class_id, std::uint16_t method_id) const;
+    /// The payload after class and method id.
+    std::string_view arguments() const;
+};
+
+/// A message as the client sent it.
+struct Published {
+    std::string exchange;
+    std::string routing_key;
+    std::string header;  ///< payload of the content header frame
+    std::string body;
+    std::size_t body_frames = 0;
+};
+
+struct Tuning {
+    std::uint16_t channel_max = 2047;
+    std::uint32_t frame_max = 131072;
+    std::uint16_t heartbeat = 0;
+};
+
+/// What the client said while it logged in.
+struct Login {
+    std::string client_properties;
+    std::string mechanism;
+    std::string response;
+    Tuning tune_ok;
+    std::string vhost;
+};
+
+/// The client as its script sees it. Reads give up after five seconds.
+class Peer {
+  public:
+    explicit Peer(int fd) : fd_(fd) {}
+
+    /// Exactly `length` bytes, fewer when the client has closed or is silent.
+    std::string read_bytes(std::size_t length);
+    std::optional<Frame> read_frame();
+    std::optional<Published> read_message();
+    /// Reads until the client closes; true when it did so in time.
+    bool wait_for_close();
+
+    void send(std::string_view bytes);
+    void send_frame(std::uint8_t type, std::uint16_t channel, std::string_view payload);
+    void send_method(std::uint16_t channel, std::uint16_t class_id, std::uint16_t method_id,
+                     const Writer& arguments = {});
+    /// Ends the connection with a reset instead of an orderly close.
+    void reset();
+
+    // The usual words.
+    bool expect_header();
+    void send_start(std::string_view mechanisms = "AMQPLAIN PLAIN");
+    void send_tune(const Tuning& tuning);
+    void send_ack(std::uint64_t tag, bool multiple = false);
+    void send_nack(std::uint64_t tag, bool multiple = false);
+    void send_connection_close(std::uint16_t code, std::string_view text);
+    void send_channel_close(std::uint16_t code, std::string_view text);
+    /// The server's side of everything up to confirm.select-ok; nullopt when the client did not
+    /// play along.
+    std::optional<Login> handshake(const Tuning& tuning = {});
+
+  private:
+    bool wait_readable();
+    int fd_;
+};
+
+class Broker {
+  public:
+    using Script = std::function<void(Peer&)>;
+
+    /// `receive_buffer`: size of the socket's receive buffer, 0 for the kernel's choice.
+    explicit Broker(Script script, int receive_buffer = 0);
+    /// Waits for the script to end.
+    ~Broker();
+    Broker(const Broker&) = delete;
+    Broker& operator=(const Broker&) = delete;
+
+    std::uint16_t port() const { return port_; }
+    void join();
+
+  private:
+    void serve();
+
+    Script script_;
+    int listen_fd_ = -1;
+    std::uint16_t port_ = 0;
+    std::thread thread_;
+};
+
+}  // namespace fake
