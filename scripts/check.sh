@@ -97,10 +97,10 @@ regress_config() {
     echo "$OUTBOX_SANDBOX/regress.conf"
 }
 
-# regress_step NAME PROGRAM INPUT-DIRECTORY TEST...
+# regress_step NAME PROGRAM INPUT-DIRECTORY DATABASE TEST...
 regress_step() {
-    local name=$1 program=$2 input=$3 out=$OUTBOX_SANDBOX/$1 log=$logs/$1.log rc=0 good bad
-    shift 3
+    local name=$1 program=$2 input=$3 database=$4 out=$OUTBOX_SANDBOX/$1 log=$logs/$1.log rc=0 good bad
+    shift 4
     begin "$name"
     if [ $# = 0 ]; then
         echo "no tests found" >"$log"
@@ -111,7 +111,7 @@ regress_step() {
     mkdir -p "$out"
     "$program" --bindir="$(dirname "$PG_CONFIG")" --inputdir="$input" --outputdir="$out" \
         --temp-instance="$out/instance" --temp-config="$(regress_config)" --no-locale --encoding=UTF8 \
-        "$@" >"$log" 2>&1 || rc=1
+        --dbname="$database" "$@" >"$log" 2>&1 || rc=1
     # PostgreSQL 15 writes "test x ... ok 3 ms", later versions write TAP.
     good=$(count '\.\.\. ok |^ok [0-9]' "$log")
     bad=$(count '\.\.\. FAILED|^not ok [0-9]' "$log")
@@ -119,7 +119,8 @@ regress_step() {
     finish "$good" "$bad" "$log"
     if [ $rc != 0 ]; then
         find "$out" -maxdepth 2 -name '*.diffs' | while read -r diffs; do show_end "$diffs" 150; done
-        [ ! -f "$out/log/postmaster.log" ] || show_end "$out/log/postmaster.log" 40
+        # A server that crashed says so here and nowhere else.
+        grep -E 'PANIC|FATAL|terminated by signal' "$out/log/postmaster.log" 2>/dev/null | tail -n 20
     fi
     [ $rc = 0 ]
 }
@@ -127,14 +128,14 @@ regress_step() {
 step_regress() {
     local tests=("$@")
     [ $# -gt 0 ] || mapfile -t tests < <(find sql -name '*.sql' -printf '%f\n' | sort)
-    regress_step regress "$PG_REGRESS" . "${tests[@]%.sql}"
+    regress_step regress "$PG_REGRESS" . contrib_regression "${tests[@]%.sql}"
 }
 
 step_isolation() {
     local tests=("$@")
     [ $# -gt 0 ] || mapfile -t tests < <(find test/isolation/specs -name '*.spec' -printf '%f\n' | sort)
     regress_step isolation "$(dirname "$PG_REGRESS")/../isolation/pg_isolation_regress" test/isolation \
-        "${tests[@]%.spec}"
+        isolation_regression "${tests[@]%.spec}"
 }
 
 # Runs one TAP file; writes its log and "passed failed seconds" for tap_report.

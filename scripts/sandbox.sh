@@ -108,4 +108,6 @@ if [ "$install" = yes ]; then
         exit 1
     fi
 fi
-"${as_user[@]}" "$@"
+# In the background, because a shell that waits for a command in the foreground does not hear signals.
+"${as_user[@]}" "$@" <&0 &
+wait $!

@@ -47,10 +47,10 @@ struct Options {
     std::string connection_name;  ///< client property "connection_name"
 };
 
-/// One connection to one broker with one channel in confirm mode. Nothing in here waits: the caller waits
-/// on fd() for what wanted() says and calls again. The single exception is a send that the socket buffer
-/// cannot take, which callers avoid by keeping less unconfirmed than send_buffer_bytes() and bound with
-/// shutdown(fd) from a timer.
+/// One connection to one broker with one channel in confirm mode. Nothing in here waits: the caller
+/// waits on fd() for what wanted() says and calls again. The single exception is a send that the
+/// socket buffer cannot take, which callers avoid by keeping less unconfirmed than
+/// send_buffer_bytes() and bound with shutdown(fd) from a timer.
 class Connection {
   public:
     enum class Progress : std::uint8_t { in_progress, ready, failed };
@@ -66,24 +66,26 @@ class Connection {
 
     /// Resolves the name and starts connecting. Any earlier connection is dropped first.
     Progress open(const BrokerUri& uri, const Options& options);
-    /// Goes on with TCP connect, protocol header, login, tune, open, channel.open and confirm.select as far
-    /// as possible without waiting. `ready` once messages can be published.
+    /// Goes on with TCP connect, protocol header, login, tune, open, channel.open and
+    /// confirm.select as far as possible without waiting. `ready` once messages can be published.
     Progress advance();
     /// Why the last open or advance failed.
     const Failure& failure() const;
 
-    /// Reads what the broker has sent without waiting; nullopt when there is nothing more. Sends and checks
-    /// heartbeats. After Closed the connection is gone.
+    /// Reads what the broker has sent without waiting; nullopt when there is nothing more. Sends
+    /// and checks heartbeats. After Closed the connection is gone.
     std::optional<Incoming> poll();
 
-    /// Publishes a message; its delivery tag is returned, counted from 1 on each connection. nullopt: the
-    /// connection failed (see failure()) and is gone; poll() still gives the confirms that had arrived.
+    /// Publishes a message; its delivery tag is returned, counted from 1 on each connection.
+    /// nullopt: the connection failed (see failure()) and is gone; poll() still gives the confirms
+    /// that had arrived.
     std::optional<std::uint64_t> publish(const Message& message);
     /// To be called when a burst of publishes is over: makes the kernel send what it holds back.
     void flush();
 
-    /// Optional before close(): says goodbye, so that poll() gives the last confirms and then Closed once the
-    /// broker has answered. A broker logs a connection that ends before that as unexpectedly closed.
+    /// Optional before close(): says goodbye, so that poll() gives the last confirms and then
+    /// Closed once the broker has answered. A broker logs a connection that ends before that as
+    /// unexpectedly closed.
     void start_close();
     /// Closes without waiting; says goodbye if that has not been done and the link is healthy.
     void close();

@@ -29,7 +29,8 @@ Statement mark_failed_statement = {
     " last_error = f.error, claimed_at = NULL, claimed_by = NULL,"
     " next_attempt_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
     " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval)"
-    " FROM pg_catalog.unnest($1, $2, $3) AS f(seq, error, delay_ms)"
+    " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
+    " AS f(seq, error, delay_ms)"
     " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $4"
     " RETURNING e.seq",
     4,

@@ -28,7 +28,7 @@ Statement walk_fresh_statement = {
 // The gaps come ascending and disjoint, and a lateral join keeps their order, so the limit cuts off
 // the end.
 Statement walk_gaps_statement = {
-    "SELECT w.* FROM pg_catalog.unnest($1, $2) AS g(lo, hi)"
+    "SELECT w.* FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS g(lo, hi)"
     " CROSS JOIN LATERAL (SELECT " WALKED
     " FROM outbox.event e"
     " WHERE e.seq OPERATOR(pg_catalog.>=) g.lo AND e.seq OPERATOR(pg_catalog.<=) g.hi"

@@ -1,7 +1,7 @@
 #pragma once
 
-// The one door to the server's headers. C++ standard headers come first: port.h redefines names such as
-// snprintf and strerror as macros.
+// The one door to the server's headers. C++ standard headers come first: port.h redefines names
+// such as snprintf and strerror as macros.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -24,5 +24,6 @@ extern "C" {
 #include "miscadmin.h"
 }
 
-/// Marks what the server looks up in the library by name. Everything else is hidden by the version script.
+/// Marks what the server looks up in the library by name. Everything else is hidden by the version
+/// script.
 #define OBD_EXPORT __attribute__((visibility("default")))

@@ -6,8 +6,8 @@
 
 namespace outbox::postgres {
 
-/// Defines every outbox_drainer.* setting. `preloading`: the server is starting and loads the library by
-/// shared_preload_libraries; only then can the settings that need a restart be defined.
+/// Defines every outbox_drainer.* setting. `preloading`: the server is starting and loads the
+/// library by shared_preload_libraries; only then can the settings that need a restart be defined.
 void define_settings(bool preloading);
 
 /// The settings that a drainer works by, as they are now in this process. May throw std::bad_alloc;

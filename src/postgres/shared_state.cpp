@@ -93,6 +93,17 @@ void set_latch_of(pg_atomic_uint32& procno) {
 
 }  // namespace
 
+void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
+    const uint64 generation = slot.generation;
+    memset(&slot, 0, sizeof(slot));
+    init_slot(slot);
+    slot.generation = generation;
+    slot.database = database;
+    namestrcpy(&slot.database_name, database_name);
+    slot.stats_reset = GetCurrentTimestamp();
+    slot.in_use = true;
+}
+
 SharedState* shared_state() {
     return state;
 }

@@ -57,12 +57,9 @@ char* password_file_problem(const char* path) {
     if (access(path, R_OK) != 0) {
         return psprintf("cannot be read: %m");
     }
-    // The rule for the server's own key file: root may own it and let the server's group read it.
-    mode_t forbidden = status.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
-    if ((status.st_mode & forbidden) != 0) {
-        return psprintf(
-            "its mode %04o lets other users at it; allow it to its owner only: chmod 0600",
-            static_cast<unsigned>(status.st_mode & 07777));
+    if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        return psprintf("drainers refuse it, because its mode %04o lets others at it: chmod 0600",
+                        static_cast<unsigned>(status.st_mode & 07777));
     }
     return nullptr;
 }

@@ -32,6 +32,9 @@ bool Transaction::begin(Oid owner) noexcept {
         if (SPI_connect() != SPI_OK_CONNECT) {
             elog(ERROR, "SPI_connect failed");
         }
+        // SPI runs statements inside an outer snapshot; each still takes its own unless it is given
+        // one.
+        PushActiveSnapshot(GetTransactionSnapshot());
     });
 }
 
@@ -45,6 +48,7 @@ CommitOutcome Transaction::commit() noexcept {
             UnregisterSnapshot(snapshot_);
             snapshot_ = nullptr;
         }
+        PopActiveSnapshot();
         SPI_finish();
         AtEOXact_GUC(false, guc_level_);
         forget_cancel();

@@ -16,6 +16,7 @@ import argparse
 import base64
 import json
 import signal
+import struct
 import sys
 import time
 
@@ -53,8 +54,13 @@ def remember_types():
 
     def decode_typed(encoded, offset):
         kind = bytes(encoded[offset : offset + 1]).decode("latin-1")
-        value, offset = decode(encoded, offset)
-        return Typed(kind, value), offset
+        value, end = decode(encoded, offset)
+        # pika rounds floating point numbers.
+        if kind == "f":
+            (value,) = struct.unpack_from(">f", encoded, offset + 1)
+        elif kind == "d":
+            (value,) = struct.unpack_from(">d", encoded, offset + 1)
+        return Typed(kind, value), end
 
     pika.data.decode_value = decode_typed
 

@@ -243,18 +243,20 @@ class World {
     }
 
     void stop_all() {
-        for (auto& process : processes_) {
-            if (process == nullptr || process->exited) {
-                continue;
+        const auto each_running = [this](auto&& what) {
+            for (auto& process : processes_) {
+                if (process != nullptr && !process->exited) {
+                    what(*process);
+                }
             }
-            process->drain.stop(now_);
-            const Time latest = now_ + Duration{2100};
-            while (!process->exited && now_ <= latest && !::testing::Test::HasFailure()) {
-                serve(*process);
-                advance();
-            }
-            EXPECT_TRUE(process->exited) << "does not stop";
+        };
+        each_running([this](SimProcess& process) { process.drain.stop(now_); });
+        const Time latest = now_ + Duration{2100};
+        while (now_ <= latest && !::testing::Test::HasFailure()) {
+            each_running([this](SimProcess& process) { serve(process); });
+            advance();
         }
+        each_running([](SimProcess&) { ADD_FAILURE() << "does not stop"; });
     }
 
     Dice dice_;

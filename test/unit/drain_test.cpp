@@ -541,6 +541,26 @@ TEST(Drain, AStopWithoutADatabaseEndsToo) {
     FAIL() << "does not exit";
 }
 
+TEST(Drain, AStopTriesTheDatabaseOnceMore) {
+    Bench bench = running(2, 2);
+    bench.confirm(2, true);
+    for (int i = 0; i < 8; i++) {
+        bench.fail();
+        bench.now += 5s;
+    }
+    bench.fail();  // the next attempt is due in more than two seconds
+    bench.drain.stop(bench.now);
+    Command command = bench.next();
+    while (command.kind == Kind::wait) {
+        bench.now = command.until;
+        command = bench.next();
+    }
+    ASSERT_EQ(command.kind, Kind::transact)
+        << "else what was acked is sent again after the restart";
+    bench.commit(0);
+    EXPECT_EQ(bench.kind(), Kind::exit);
+}
+
 TEST(Drain, AStopWhileConnectingExitsAtOnce) {
     Bench bench;
     ASSERT_EQ(bench.kind(), Kind::connect);

@@ -196,13 +196,15 @@ sub wait_until
 sub wait_query
 {
 	my ($self, $database, $query, $what) = @_;
-	wait_until(
-		$what // "\"$query\" is true",
-		sub {
-			my ($out, $err);
-			$self->psql($database, $query, stdout => \$out, stderr => \$err) == 0 && $out eq 't';
-		});
-	return;
+	my ($out, $err);
+	my $true = sub {
+		($out, $err) = ('', '');
+		return $self->psql($database, $query, stdout => \$out, stderr => \$err) == 0 && $out eq 't';
+	};
+	return if eval { wait_until($what // "\"$query\" is true", $true); };
+	my $status = '';
+	$self->psql($database, '\x on \\\\ SELECT * FROM outbox.stat_drainer', stdout => \$status, stderr => \$err);
+	croak "$@last answer: $out\n$status\n$err";
 }
 
 =pod
