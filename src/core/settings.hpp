@@ -23,7 +23,7 @@ struct DrainSettings {
     Duration confirm_timeout{30000};
     Duration connect_timeout{5000};
     Duration heartbeat{10000};
-    Duration shutdown_timeout{5000};
+    Duration shutdown_timeout{3000};
     Backoff retry;
     std::int64_t max_message_bytes = 16 * 1024 * 1024;
 

@@ -185,8 +185,12 @@ Json json_of(const Row& row, Column column) {
 
 std::optional<std::int64_t> unix_us_of(const Row& row, Column column) {
     const std::optional<Datum> value = row.get(column);
-    if (!value.has_value() || TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(*value))) {
+    if (!value.has_value()) {
         return std::nullopt;
+    }
+    // Infinity stays the extreme value that it is; the mapping refuses it.
+    if (TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(*value))) {
+        return DatumGetTimestampTz(*value);
     }
     return DatumGetTimestampTz(*value) + UNIX_EPOCH_OFFSET_US;
 }

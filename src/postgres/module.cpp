@@ -1,7 +1,7 @@
 // What the server calls: the library's initialisation and the entry points of its processes.
+#include "postgres/database_ddl.hpp"
 #include "postgres/drainer_handle.hpp"
 #include "postgres/guard.hpp"
-#include "postgres/session.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/shared_state.hpp"
 #include "postgres/wake.hpp"
@@ -21,5 +21,6 @@ void _PG_init(void) {
         return;
     }
     outbox::postgres::install_shared_state();
+    outbox::postgres::install_database_ddl_hook();
     outbox::postgres::register_launcher();
 }

@@ -354,7 +354,7 @@ void define_timeouts() {
         .summary = "How long a drainer that is to stop waits for outstanding confirms.",
         .description = nullptr,
         .variable = &shutdown_timeout,
-        .initial = 5 * SECOND,
+        .initial = 3 * SECOND,
         .least = 0,
         .most = 10 * MINUTE,
         .flags = GUC_UNIT_MS,

@@ -25,7 +25,7 @@ volatile sig_atomic_t in_transaction = 0;
 volatile sig_atomic_t send_fd = -1;
 volatile TimestampTz stop_deadline = 0;
 volatile TimestampTz send_deadline = 0;
-volatile long shutdown_timeout_ms = 5000;
+volatile long shutdown_timeout_ms = 3000;
 
 TimeoutId watchdog = MAX_TIMEOUTS;
 bool ticking = false;

@@ -141,7 +141,8 @@ void Slot::ask_restart(Duration delay) {
     const TimestampTz now = GetCurrentTimestamp();
     const Locked lock(LW_EXCLUSIVE);
     slot_->restart_now = true;
-    slot_->next_start = TimestampTzPlusMilliseconds(now, delay.count());
+    slot_->next_start =
+        std::max(slot_->next_start, TimestampTzPlusMilliseconds(now, delay.count()));
 }
 
 bool Slot::is_alive(const Incarnation& other) const {

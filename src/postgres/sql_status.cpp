@@ -48,10 +48,12 @@ struct SlotCopy {
     TimestampTz stats_reset;
 };
 
-// A slot of a database without the extension only remembers that it was looked at.
-void copy_slot(SharedState* state, const DrainerSlot& slot, SlotCopy& copy) {
+// A slot of a database that has no extension, or was not looked at yet, is the launcher's note
+// only.
+void copy_slot(SharedState* state, DrainerSlot& slot, SlotCopy& copy) {
     LWLockAcquire(state->lock, LW_SHARED);
-    copy.shown = slot.in_use && !slot.absent;
+    copy.shown = slot.in_use && OidIsValid(slot.database) && !slot.absent &&
+                 (slot.present || pg_atomic_read_u64(&slot.counters.start_failures) > 0);
     copy.database = slot.database_name;
     copy.worker = slot.worker;
     copy.pid = slot.pid;

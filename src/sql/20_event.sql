@@ -64,7 +64,7 @@ CREATE TABLE outbox.event (
 -- partial ones are empty as long as nothing is deferred, given a message_id, or dead.
 CREATE UNIQUE INDEX event_message_id_key ON outbox.event (source, message_id)
     WHERE message_id IS NOT NULL;
-CREATE INDEX event_due_idx ON outbox.event (next_attempt_at)
+CREATE INDEX event_due_idx ON outbox.event (next_attempt_at, seq)
     WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX event_deferred_key_idx ON outbox.event (source, key, seq)
     WHERE next_attempt_at IS NOT NULL;
@@ -135,7 +135,7 @@ COMMENT ON CONSTRAINT event_end_check ON outbox.event IS 'An event ends in one w
 COMMENT ON INDEX outbox.event_pkey IS 'Drainers walk the events in this order';
 COMMENT ON INDEX outbox.event_id_key IS 'An id is written once';
 COMMENT ON INDEX outbox.event_message_id_key IS 'A message_id is written once for each source';
-COMMENT ON INDEX outbox.event_due_idx IS 'Deferred events by when they are due';
+COMMENT ON INDEX outbox.event_due_idx IS 'Deferred events by when they are due, those due at once (a restored dump) in their order';
 COMMENT ON INDEX outbox.event_deferred_key_idx IS 'Deferred events by key, to find the next one of a key';
 COMMENT ON INDEX outbox.event_dead_idx IS 'Events that ended without being published';
 

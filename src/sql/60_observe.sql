@@ -73,7 +73,7 @@ COMMENT ON COLUMN outbox.stat_drainer.expired_leases IS 'Claims of dead or stuck
 COMMENT ON COLUMN outbox.stat_drainer.stale_marks IS 'Marks without effect because the claim had been lost';
 COMMENT ON COLUMN outbox.stat_drainer.reconnects IS 'Connections made after the first';
 COMMENT ON COLUMN outbox.stat_drainer.batches IS 'Batches claimed';
-COMMENT ON COLUMN outbox.stat_drainer.bytes IS 'Payload bytes of the events marked as published';
+COMMENT ON COLUMN outbox.stat_drainer.bytes IS 'Payload bytes sent, repetitions included';
 COMMENT ON COLUMN outbox.stat_drainer.start_failures IS 'Starts that failed, for want of a worker slot for example';
 COMMENT ON COLUMN outbox.stat_drainer.stats_reset IS 'Since when the counters have been counting';
 GRANT SELECT ON outbox.stat_drainer TO pg_monitor;

@@ -19,8 +19,6 @@ using fake::Broker;
 using fake::Peer;
 using fake::Writer;
 
-// says
-
 TEST(AmqpConnection, ConfirmsInAnyOrder) {
     Broker broker([](Peer& peer) {
         (void)peer.handshake();
@@ -286,8 +284,6 @@ TEST(AmqpConnection, FramesOfOtherChannelsAndGarbageEndIt) {
     }
 }
 
-// heartbeats
-
 TEST(AmqpHeartbeat, SilenceEndsTheConnection) {
     Broker broker([](Peer& peer) {
         (void)peer.handshake({2047, 131072, 1});
@@ -351,8 +347,6 @@ TEST(AmqpHeartbeat, PublishAfterALongPauseDoesNotWait) {
     std::this_thread::sleep_for(100ms);
     EXPECT_TRUE(client.next_as<Confirm>().has_value()) << "what has arrived is a sign of life";
 }
-
-// end
 
 TEST(AmqpClose, SaysGoodbyeWithoutWaiting) {
     bool goodbye = false;

@@ -19,8 +19,6 @@ using fake::Broker;
 using fake::Peer;
 using fake::Writer;
 
-// handshake
-
 TEST(AmqpHandshake, HappyPath) {
     std::optional<fake::Login> login;
     Broker broker([&](Peer& peer) {

@@ -17,8 +17,6 @@ using fake::Broker;
 using fake::Peer;
 using fake::Writer;
 
-// publishing
-
 TEST(AmqpPublish, SmallerFrameMaxIsHonoured) {
     std::string body(10000, 'b');
     Broker broker([&](Peer& peer) {

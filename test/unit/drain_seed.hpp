@@ -26,7 +26,8 @@ inline std::uint64_t base_seed() {
 
 /// `rounds`, or many more of them in the long variant of the tests.
 inline int scaled(int rounds) {
-    return std::getenv("OUTBOX_TEST_LONG") != nullptr ? rounds * 20 : rounds;
+    const char* is_long = std::getenv("OUTBOX_TEST_LONG");
+    return is_long != nullptr && *is_long != '\0' ? rounds * 20 : rounds;
 }
 
 /// What to say with a failed assertion.

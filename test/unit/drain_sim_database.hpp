@@ -19,6 +19,7 @@ namespace outbox::test {
 struct SimLedger {
     std::map<std::int64_t, std::size_t> copies;            ///< stored in the broker, by row
     std::map<std::int64_t, std::int32_t> charges;          ///< nacks and refusals, by row
+    std::set<std::pair<std::string, std::int64_t>> sent;   ///< by claim token and row
     std::set<std::pair<std::string, std::int64_t>> acked;  ///< by claim token and row
     std::size_t may_be_sent_again = 0;  ///< sum of the windows that faults have cut off
     std::size_t faults = 0;

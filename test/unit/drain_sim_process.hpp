@@ -103,18 +103,17 @@ class SimProcess {
             unsettled.insert(message.seq);
         }
         const bool all = multiple && at + 1 == unconfirmed.size() && dice_.chance(0.3);
-        EXPECT_TRUE(drain.confirmed(now, all ? 0 : unconfirmed[at].tag, multiple, ack));
+        const std::uint64_t tag = all ? 0 : unconfirmed[at].tag;
+        // At the deadline of a stop the machine has given up what is on its way.
+        EXPECT_TRUE(drain.confirmed(now, tag, multiple, ack) || drain.stopping());
         unconfirmed.erase(unconfirmed.begin() + static_cast<std::ptrdiff_t>(from),
                           unconfirmed.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     }
 
-    /// The process dies or its lease is lost: what was on its way comes again from somebody else.
-    void note_fault() {
-        ledger_.faults++;
-        ledger_.may_be_sent_again += unconfirmed.size() + unsettled.size();
-    }
+    /// What was on its way and what was not yet written comes again from somebody else.
     void die() {
-        note_fault();
+        ledger_.faults++;
+        ledger_.may_be_sent_again += unsettled.size();
         unsettled.clear();
         cut_off();
         exited = true;
@@ -147,8 +146,9 @@ class SimProcess {
             case Command::Kind::disconnect:
                 EXPECT_TRUE(up || connecting);
                 if (command.reason.empty()) {
-                    EXPECT_TRUE(unconfirmed.empty()) << "closed with messages on their way";
-                    up = connecting = false;
+                    EXPECT_TRUE(unconfirmed.empty() || drain.stopping())
+                        << "closed with messages on their way";
+                    cut_off();
                     drain.connection_closed(now);
                 } else {
                     lose_connection(now);
@@ -185,6 +185,7 @@ class SimProcess {
             lose_connection(now);
             return;
         }
+        ledger_.sent.insert({row.token, event.seq});
         unconfirmed.push_back({next_tag_, event.seq, row.token});
         drain.sent(now, next_tag_++, event.payload.size());
     }
@@ -291,6 +292,7 @@ class SimProcess {
             if (!row.token.empty() && !row.token.starts_with(owner) &&
                 now >= row.leased_at + settings.lease_ttl) {
                 ledger_.reaped++;
+                ledger_.may_be_sent_again += ledger_.sent.contains({row.token, row.seq}) ? 1 : 0;
                 give_back(row);
             }
         }
@@ -340,7 +342,9 @@ class SimProcess {
         EXPECT_LE(unconfirmed.size(), depth);
         EXPECT_LE(unconfirmed.size() + unsettled.size(), 2 * depth);
         EXPECT_LE(drain.in_hand(), 2 * static_cast<std::size_t>(settings.batch_size));
-        EXPECT_EQ(drain.in_flight(), unconfirmed.size());
+        if (!drain.stopping()) {
+            EXPECT_EQ(drain.in_flight(), unconfirmed.size());
+        }
     }
 
     SimDatabase& database_;

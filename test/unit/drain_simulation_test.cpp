@@ -49,16 +49,11 @@ class World {
             database_.end_writer(0, dice_.chance(0.5));
         }
         database_.down = false;
-        start(0);
-        for (auto& process : processes_) {
-            if (process != nullptr) {
-                calm(*process);
-            }
-        }
         for (int i = 0; i < 20000 && !all_ended() && !::testing::Test::HasFailure(); i++) {
+            start(0);
             for (auto& process : processes_) {
                 if (process != nullptr) {
-                    process->stalled_until = now_;
+                    calm(*process);
                     serve(*process);
                 }
             }
@@ -164,7 +159,6 @@ class World {
                 break;
             case 5:
                 // Too long for its leases: others may take them over.
-                process.note_fault();
                 process.stalled_until = now_ + Duration{dice_.between(100, 12000)};
                 break;
             case 6:
@@ -196,6 +190,7 @@ class World {
     }
 
     void calm(SimProcess& process) {
+        process.stalled_until = now_;
         process.transaction_failure = 0;
         process.publish_failure = 0;
         process.silent = false;
@@ -239,7 +234,11 @@ class World {
     }
     bool all_ended() const {
         return std::all_of(database_.rows.begin(), database_.rows.end(),
-                           [this](const SimDatabase::Row& row) { return ended(row); });
+                           [this](const SimDatabase::Row& row) { return ended(row); }) &&
+               std::all_of(processes_.begin(), processes_.end(), [this](const auto& process) {
+                   return process == nullptr || !process->exited ||
+                          database_.claimed_by(process->owner) == 0;
+               });
     }
 
     void stop_all() {

@@ -142,7 +142,7 @@ std::optional<Frame> Peer::read_frame() {
         const std::size_t size = reader.u32();
         frame.payload = read_bytes(size);
         const std::string end = read_bytes(1);
-        if (frame.payload.size() < size || end.size() < 1 || end[0] != frame_end) {
+        if (frame.payload.size() < size || end.empty() || end[0] != frame_end) {
             return std::nullopt;
         }
         if (frame.type != heartbeat_frame) {
