@@ -209,13 +209,15 @@ ensure_built() {
 
 # A step that needs the extension; it fails without being run if that could not be built.
 server_step() {
+    local name=$1
+    shift
     if ! ensure_built; then
-        begin "$1"
+        begin "$name"
         finish 0 1
         echo "not run: the extension could not be built"
         return 1
     fi
-    "step_$@"
+    "step_$name" "$@"
 }
 
 run_step() {

@@ -157,8 +157,9 @@ void Connection::Impl::fail_publish() {
     Failure reason{FailureClass::infrastructure, link.error()};
     while (std::optional<Incoming> incoming = read_next()) {
         if (auto* closed = std::get_if<Closed>(&*incoming)) {
-            const bool said_why = link.error_status() >= 0;
-            if (said_why) {
+            // After a failed read it is only the end of the stream, which explains nothing.
+            const bool read_failed = link.error_status() < 0;
+            if (!read_failed) {
                 reason = std::move(closed->failure);
             }
             break;

@@ -69,7 +69,7 @@ class Connection {
     /// Goes on with TCP connect, protocol header, login, tune, open, channel.open and
     /// confirm.select as far as possible without waiting. `ready` once messages can be published.
     Progress advance();
-    /// Why the last open or advance failed.
+    /// Why the last open, advance, poll or publish failed.
     const Failure& failure() const;
 
     /// Reads what the broker has sent without waiting; nullopt when there is nothing more. Sends
@@ -93,7 +93,8 @@ class Connection {
     bool is_open() const;
     int fd() const;  ///< -1 when there is no socket
     Wanted wanted() const;
-    /// How long the caller may wait before poll() must be called again for the heartbeat.
+    /// How long the caller may wait before poll() must be called again for the heartbeat, or
+    /// advance() to try the next address of the host.
     Duration max_wait() const;
     /// Largest payload of a content header frame on this connection.
     std::size_t max_properties_bytes() const;

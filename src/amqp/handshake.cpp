@@ -160,44 +160,56 @@ Handshake::Progress Handshake::take(Link& link, const amqp_frame_t& frame) {
     }
     if (frame.frame_type == AMQP_FRAME_METHOD) {
         const amqp_method_t& method = frame.payload.method;
-        const bool on_connection = frame.channel == 0;
-        if (on_connection && method.id == AMQP_CONNECTION_START_METHOD && step_ == Step::start) {
-            return take_start(link, *static_cast<const amqp_connection_start_t*>(method.decoded));
+        std::optional<Progress> progress;
+        if (frame.channel == 0) {
+            progress = take_connection_method(link, method);
+        } else if (frame.channel == publish_channel) {
+            progress = take_channel_method(link, method);
         }
-        if (on_connection && method.id == AMQP_CONNECTION_TUNE_METHOD && step_ == Step::tune) {
-            return take_tune(link, *static_cast<const amqp_connection_tune_t*>(method.decoded));
-        }
-        if (on_connection && method.id == AMQP_CONNECTION_OPEN_OK_METHOD &&
-            step_ == Step::open_ok) {
-            amqp_channel_open_t open{};
-            return send(link, publish_channel, AMQP_CHANNEL_OPEN_METHOD, &open,
-                        Step::channel_open_ok);
-        }
-        if (on_connection && method.id == AMQP_CONNECTION_BLOCKED_METHOD && step_ > Step::open_ok) {
-            const auto& blocked = *static_cast<const amqp_connection_blocked_t*>(method.decoded);
-            blocked_ = printable(to_view(blocked.reason));
-            return Progress::in_progress;
-        }
-        if (on_connection && method.id == AMQP_CONNECTION_UNBLOCKED_METHOD &&
-            step_ > Step::open_ok) {
-            blocked_.reset();
-            return Progress::in_progress;
-        }
-        const bool on_channel = frame.channel == publish_channel;
-        if (on_channel && method.id == AMQP_CHANNEL_OPEN_OK_METHOD &&
-            step_ == Step::channel_open_ok) {
-            amqp_confirm_select_t select{};
-            return send(link, publish_channel, AMQP_CONFIRM_SELECT_METHOD, &select,
-                        Step::select_ok);
-        }
-        if (on_channel && method.id == AMQP_CONFIRM_SELECT_OK_METHOD && step_ == Step::select_ok) {
-            step_ = Step::done;
-            uri_ = BrokerUri{};  // the password is not needed any more
-            return Progress::done;
+        if (progress) {
+            return *progress;
         }
     }
     Failure failure = unexpected_frame(frame);
     return fail(failure.failure_class, failure.text + " during the handshake");
+}
+
+std::optional<Handshake::Progress> Handshake::take_connection_method(Link& link,
+                                                                     const amqp_method_t& method) {
+    if (method.id == AMQP_CONNECTION_START_METHOD && step_ == Step::start) {
+        return take_start(link, *static_cast<const amqp_connection_start_t*>(method.decoded));
+    }
+    if (method.id == AMQP_CONNECTION_TUNE_METHOD && step_ == Step::tune) {
+        return take_tune(link, *static_cast<const amqp_connection_tune_t*>(method.decoded));
+    }
+    if (method.id == AMQP_CONNECTION_OPEN_OK_METHOD && step_ == Step::open_ok) {
+        amqp_channel_open_t open{};
+        return send(link, publish_channel, AMQP_CHANNEL_OPEN_METHOD, &open, Step::channel_open_ok);
+    }
+    if (method.id == AMQP_CONNECTION_BLOCKED_METHOD && step_ > Step::open_ok) {
+        const auto& blocked = *static_cast<const amqp_connection_blocked_t*>(method.decoded);
+        blocked_ = printable(to_view(blocked.reason));
+        return Progress::in_progress;
+    }
+    if (method.id == AMQP_CONNECTION_UNBLOCKED_METHOD && step_ > Step::open_ok) {
+        blocked_.reset();
+        return Progress::in_progress;
+    }
+    return std::nullopt;
+}
+
+std::optional<Handshake::Progress> Handshake::take_channel_method(Link& link,
+                                                                  const amqp_method_t& method) {
+    if (method.id == AMQP_CHANNEL_OPEN_OK_METHOD && step_ == Step::channel_open_ok) {
+        amqp_confirm_select_t select{};
+        return send(link, publish_channel, AMQP_CONFIRM_SELECT_METHOD, &select, Step::select_ok);
+    }
+    if (method.id == AMQP_CONFIRM_SELECT_OK_METHOD && step_ == Step::select_ok) {
+        step_ = Step::done;
+        uri_ = BrokerUri{};  // the password is not needed any more
+        return Progress::done;
+    }
+    return std::nullopt;
 }
 
 Handshake::Progress Handshake::take_start(Link& link, const amqp_connection_start_t& start) {

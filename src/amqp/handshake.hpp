@@ -46,6 +46,9 @@ class Handshake {
     enum class Step : std::uint8_t { start, tune, open_ok, channel_open_ok, select_ok, done };
 
     Progress take(Link& link, const amqp_frame_t& frame);
+    // nullopt: the method has no place at this step.
+    std::optional<Progress> take_connection_method(Link& link, const amqp_method_t& method);
+    std::optional<Progress> take_channel_method(Link& link, const amqp_method_t& method);
     Progress take_start(Link& link, const amqp_connection_start_t& start);
     Progress take_tune(Link& link, const amqp_connection_tune_t& tune);
     Progress send_start_ok(Link& link);

@@ -36,14 +36,17 @@ Oid event_table() {
     return table;
 }
 
-SavedUser act_as_owner(Oid table) {
+SavedUser act_as(Oid user) {
     SavedUser saved{};
-    Oid owner = owner_of(table);
     GetUserIdAndSecContext(&saved.user, &saved.security_context);
     saved.guc_nest_level = NewGUCNestLevel();
-    SetUserIdAndSecContext(owner, saved.security_context | SECURITY_LOCAL_USERID_CHANGE |
-                                      SECURITY_RESTRICTED_OPERATION);
+    SetUserIdAndSecContext(user, saved.security_context | SECURITY_LOCAL_USERID_CHANGE |
+                                     SECURITY_RESTRICTED_OPERATION);
     return saved;
+}
+
+SavedUser act_as_owner(Oid table) {
+    return act_as(owner_of(table));
 }
 
 void restore_user(const SavedUser& saved) {

@@ -1,11 +1,9 @@
 // outbox.setting_problems(), the part of outbox.settings_check() that looks at values.
 #include "postgres/prelude.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "core/broker_uri.hpp"
 #include "postgres/guard.hpp"
+#include "postgres/password_file.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/shared_state.hpp"
 
@@ -23,8 +21,8 @@ namespace {
 struct Findings {
     bool uri_set;
     bool uri_has_password;
-    char password_file[MAXPGPATH];
-    char combination[512];  ///< empty: nothing wrong
+    char password_file[256];  ///< empty: nothing wrong
+    char combination[512];    ///< likewise
 };
 
 Findings look_at_settings() {
@@ -36,32 +34,18 @@ Findings look_at_settings() {
         if (const auto* parsed = std::get_if<BrokerUri>(&uri)) {
             findings.uri_has_password = parsed->has_password;
         }
-        strlcpy(findings.password_file, settings.password_file.c_str(),
-                sizeof(findings.password_file));
+        if (!settings.password_file.empty()) {
+            const auto password = read_password_file(settings.password_file);
+            if (const auto* error = std::get_if<PasswordError>(&password)) {
+                strlcpy(findings.password_file, error->reason.c_str(),
+                        sizeof(findings.password_file));
+            }
+        }
         if (std::optional<std::string> problem = find_problem(settings)) {
             strlcpy(findings.combination, problem->c_str(), sizeof(findings.combination));
         }
     });
     return findings;
-}
-
-/// What is wrong with the password file, in memory of the caller's context; NULL: nothing.
-char* password_file_problem(const char* path) {
-    struct stat status {};
-    if (stat(path, &status) != 0) {
-        return psprintf("cannot be read: %m");
-    }
-    if (!S_ISREG(status.st_mode)) {
-        return pstrdup("is not a regular file");
-    }
-    if (access(path, R_OK) != 0) {
-        return psprintf("cannot be read: %m");
-    }
-    if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        return psprintf("drainers refuse it, because its mode %04o lets others at it: chmod 0600",
-                        static_cast<unsigned>(status.st_mode & 07777));
-    }
-    return nullptr;
 }
 
 void put(ReturnSetInfo* result, const char* name, const char* problem) {
@@ -86,9 +70,7 @@ void put_problems(ReturnSetInfo* result) {
     Findings findings = look_at_settings();
     put_uri_problem(result, findings);
     if (findings.password_file[0] != '\0') {
-        if (char* problem = password_file_problem(findings.password_file)) {
-            put(result, "outbox_drainer.password_file", problem);
-        }
+        put(result, "outbox_drainer.password_file", findings.password_file);
     }
     if (findings.combination[0] != '\0') {
         put(result, "outbox_drainer", findings.combination);

@@ -16,19 +16,14 @@ namespace outbox::postgres {
 
 bool Transaction::begin(Oid owner) noexcept {
     outer_context_ = CurrentMemoryContext;
-    GetUserIdAndSecContext(&outer_user_, &outer_security_);
+    GetUserIdAndSecContext(&outer_user_.user, &outer_user_.security_context);
     enter_transaction();
     open_ = true;
     return run([this, owner] {
         SetCurrentStatementStartTimestamp();
         pgstat_report_activity(STATE_RUNNING, activity_);
         StartTransactionCommand();
-        if (OidIsValid(owner)) {
-            SetUserIdAndSecContext(owner, outer_security_ | SECURITY_LOCAL_USERID_CHANGE |
-                                              SECURITY_RESTRICTED_OPERATION);
-        }
-        // Whatever a user's trigger sets is undone at the end.
-        guc_level_ = NewGUCNestLevel();
+        outer_user_ = act_as(OidIsValid(owner) ? owner : GetUserId());
         if (SPI_connect() != SPI_OK_CONNECT) {
             elog(ERROR, "SPI_connect failed");
         }
@@ -50,10 +45,10 @@ CommitOutcome Transaction::commit() noexcept {
         }
         PopActiveSnapshot();
         SPI_finish();
-        AtEOXact_GUC(false, guc_level_);
+        AtEOXact_GUC(false, outer_user_.guc_nest_level);
         forget_cancel();
         CommitTransactionCommand();
-        SetUserIdAndSecContext(outer_user_, outer_security_);
+        SetUserIdAndSecContext(outer_user_.user, outer_user_.security_context);
         MemoryContextSwitchTo(outer_context_);
         pgstat_report_stat(false);
         pgstat_report_activity(STATE_IDLE, nullptr);
@@ -77,7 +72,7 @@ void Transaction::abort() noexcept {
     PgError second;
     pg_try(second, [] { AbortOutOfAnyTransaction(); });
     MemoryContextSwitchTo(outer_context_);
-    SetUserIdAndSecContext(outer_user_, outer_security_);
+    SetUserIdAndSecContext(outer_user_.user, outer_user_.security_context);
     PgError ignored;
     pg_try(ignored, [] {
         pgstat_report_stat(false);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "postgres/guard.hpp"
+#include "postgres/outbox_table.hpp"
 
 extern "C" {
 #include "utils/snapshot.h"
@@ -56,9 +57,7 @@ class Transaction {
     PgError error_;
     Snapshot snapshot_ = nullptr;
     MemoryContext outer_context_ = nullptr;
-    Oid outer_user_ = InvalidOid;
-    int outer_security_ = 0;
-    int guc_level_ = 0;
+    SavedUser outer_user_{};
     bool open_ = false;
 };
 

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "amqp/password_file.hpp"
 #include "core/message.hpp"
 #include "postgres/log.hpp"
+#include "postgres/password_file.hpp"
 #include "postgres/signals.hpp"
 
 namespace outbox::worker {
@@ -39,9 +39,10 @@ void BrokerLink::open(Time now, const DrainSettings& settings) {
     BrokerUri uri = std::get<BrokerUri>(std::move(parsed));
     broker_ = display_name(uri);
     if (!settings.password_file.empty()) {
-        auto password = amqp::read_password_file(settings.password_file);
-        if (const auto* error = std::get_if<amqp::PasswordError>(&password)) {
-            lost(now, {amqp::FailureClass::configuration, error->reason});
+        auto password = postgres::read_password_file(settings.password_file);
+        if (const auto* error = std::get_if<postgres::PasswordError>(&password)) {
+            lost(now, {amqp::FailureClass::configuration,
+                       "password file \"" + settings.password_file + "\" " + error->reason});
             return;
         }
         uri.password = std::get<std::string>(std::move(password));

@@ -14,7 +14,7 @@ my $node   = OutboxDrainer::Cluster->new_node(
 	settings => { 'drainer.enabled' => 'off', 'drainer.pipeline_depth' => $depth, 'drainer.batch_size' => 200 });
 $node->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $node->create_ledger('postgres');
-$node->safe_psql('postgres', 'SELECT emit_many(20000, 100)');
+$node->safe_psql('postgres', 'SELECT emit_many(4000, 100)');
 
 # Frozen first, so that the kill hits messages on their way.
 $node->configure('drainer.enabled' => 'on');
@@ -31,7 +31,7 @@ pass('the rows in hand are released');
 
 $broker->start;
 $node->wait_drained('postgres');
-my $messages = $broker->consume('q', count => 20_000);
+my $messages = $broker->consume('q', count => 4000);
 $node->ledger_ok('postgres', $messages, 'every event arrives, few twice', duplicates => 2 * $depth);
 is($node->safe_psql('postgres', 'SELECT sum(attempts) FROM outbox.event'), '0', 'no attempt was charged');
 is($node->stat('postgres', 'reconnects > 0 AND released > 0 AND stale_marks = 0'), 'true', 'the counters tell of it');

@@ -21,7 +21,7 @@ my $node   = OutboxDrainer::Cluster->new_node(
 	});
 $node->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $node->create_ledger('postgres');
-$node->safe_psql('postgres', 'SELECT emit_many(20000, 100)');
+$node->safe_psql('postgres', 'SELECT emit_many(4000, 100)');
 
 $node->configure('drainer.enabled' => 'on');
 $node->wait_stat('postgres', 'published >= 500');
@@ -35,7 +35,7 @@ $broker->thaw;
 $node->wait_query('postgres', "SELECT pid > 0 AND pid <> $pid FROM outbox.stat_drainer WHERE database = 'postgres'");
 pass('another drainer runs');
 $node->wait_drained('postgres');
-my $messages = $broker->consume('q', count => 20_000);
+my $messages = $broker->consume('q', count => 4000);
 $node->ledger_ok('postgres', $messages, 'every event arrives, few twice', duplicates => 2 * $depth);
 is($node->safe_psql('postgres', 'SELECT sum(attempts) FROM outbox.event'), '0', 'no attempt was charged');
 

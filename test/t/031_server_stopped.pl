@@ -7,7 +7,7 @@ use warnings;
 use OutboxDrainer::Cluster;
 use Test::More;
 
-my $depth  = 50;
+my $depth  = 10;
 my $broker = OutboxDrainer::Cluster->start_broker;
 my $node   = OutboxDrainer::Cluster->new_node(
 	'main',
@@ -24,7 +24,7 @@ $node->create_ledger('postgres');
 
 for my $mode (qw(fast immediate))
 {
-	$node->safe_psql('postgres', 'TRUNCATE ledger, aggregate; SELECT emit_many(30000, 100)');
+	$node->safe_psql('postgres', 'TRUNCATE ledger, aggregate; SELECT emit_many(8000, 100)');
 	my $published = $node->stat('postgres', 'published');
 	$node->configure('drainer.enabled' => 'on');
 	$node->wait_stat('postgres', "published >= $published + 500");
@@ -40,7 +40,7 @@ for my $mode (qw(fast immediate))
 
 	$node->configure('drainer.enabled' => 'on');
 	$node->wait_drained('postgres');
-	my $messages = $broker->consume('q', count => 30_000);
+	my $messages = $broker->consume('q', count => 8000);
 	$node->ledger_ok(
 		'postgres', $messages,
 		"$mode: every event arrives",

@@ -14,17 +14,17 @@ for my $database (qw(shop billing))
 	$node->safe_psql($database, 'CREATE EXTENSION outbox_drainer');
 	$node->create_ledger($database);
 }
-my @runs = map { $node->start_pgbench($_, q{SELECT emit('key ' || (random() * 20)::int);}, 2, 1000) } qw(shop billing);
+my @runs = map { $node->start_pgbench($_, q{SELECT emit('key ' || (random() * 20)::int);}, 2, 500) } qw(shop billing);
 $node->finish_pgbench($_) for @runs;
 $node->wait_drained($_) for qw(shop billing);
 
-my $messages = $broker->consume('q', count => 4000);
+my $messages = $broker->consume('q', count => 2000);
 for my $database (qw(shop billing))
 {
 	$node->ledger_ok($database, [ grep { $_->{properties}{app_id} eq $database } @$messages ],
 		"every event of $database arrives once, in the order of its key");
 }
-is(scalar @$messages, 4000, 'and nothing else');
+is(scalar @$messages, 2000, 'and nothing else');
 
 my $processes = q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_stat_activity WHERE backend_type = 'outbox_drainer'};
 is($node->safe_psql('postgres', $processes), 'billing shop', 'the two databases have a drainer each, no other has one');

@@ -44,7 +44,8 @@ pass('an event of a subtransaction is noticed');
 $node->safe_psql('postgres', q{COPY outbox.event (event_type, payload, source) FROM STDIN;
 copied	\\\\x01	copy
 copied	\\\\x02	copy
-\.});
+\.
+});
 $node->wait_drained('postgres');
 $node->safe_psql('postgres',
 	q{INSERT INTO outbox.event (event_type, payload, source) SELECT 'selected', 'x', 'select' FROM generate_series(1, 50)});

@@ -24,7 +24,8 @@ my ($first, $second) = map {
 is($first, $second, 'enqueue of the same message id returns the first id');
 $node->safe_psql('postgres', q{COPY outbox.event (event_type, payload) FROM STDIN;
 copied	x
-\.}, @as_producer);
+\.
+}, @as_producer);
 $node->wait_drained('postgres');
 my @types = sort map { $_->{properties}{type} } @{ $broker->consume('q', count => 4) };
 is_deeply(\@types, [qw(copied enqueued enqueued inserted)], 'all arrive');

@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 """A small AMQP client for tests and the demo: declares, consumes, purges.
 
-A message is printed as one line of JSON:
+A message is printed as one line: a JSON object, a tab, and the body in base64. The object has
 
-  body_base64   the body
   exchange, routing_key, redelivered
   received      when it came, in seconds since the Unix epoch
   properties    the properties that are set, by their AMQP names
@@ -91,10 +90,9 @@ def types(value):
     return value.kind
 
 
-def describe(method, properties, body):
+def describe(method, properties):
     headers = properties.headers or {}
     return {
-        "body_base64": base64.b64encode(body).decode(),
         "exchange": method.exchange,
         "routing_key": method.routing_key,
         "redelivered": method.redelivered,
@@ -144,7 +142,8 @@ def consume(channel, options):
     for method, properties, body in channel.consume(options.queue, inactivity_timeout=0.1):
         now = time.monotonic()
         if method is not None:
-            print(json.dumps(describe(method, properties, body)), flush=options.follow)
+            line = json.dumps(describe(method, properties)) + "\t" + base64.b64encode(body).decode()
+            print(line, flush=options.follow)
             received += 1
             last = now
             unacknowledged = method.delivery_tag

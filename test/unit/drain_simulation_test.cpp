@@ -49,7 +49,8 @@ class World {
             database_.end_writer(0, dice_.chance(0.5));
         }
         database_.down = false;
-        for (int i = 0; i < 20000 && !all_ended() && !::testing::Test::HasFailure(); i++) {
+        for (int i = 0; (i == 0 || !all_ended()) && i < 20000 && !::testing::Test::HasFailure();
+             i++) {
             start(0);
             for (auto& process : processes_) {
                 if (process != nullptr) {

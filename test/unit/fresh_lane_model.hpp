@@ -327,7 +327,7 @@ class LaneDriver {
         lane_.begin_pass();
         note_ended(FreshLane::Moment::before_snapshot);  // 1
         const std::vector<Writer> early_writers = world_.holders();
-        world_.churn(options_.churn);
+        world_.churn(is(PassVariant::writers_before_snapshot) ? 30 : options_.churn);
         const LaneWorld::Moment snapshot = world_.snapshot();  // 2
         world_.churn(options_.churn);
         if (!is(PassVariant::check_before_snapshot_only)) {  // 3
@@ -338,13 +338,12 @@ class LaneDriver {
         std::vector<SeenRow> fresh;
         if (is(PassVariant::fresh_before_gaps)) {
             fresh = read({{lane_.cursor() + 1, world_.last_seq()}}, snapshot, claims);
+            limit_ = world_.rows.size() + 1;
         }
         const LaneWorld::Moment gap_snapshot =
             is(PassVariant::newer_snapshot_for_gaps) ? world_.snapshot() : snapshot;
         const std::vector<SeenRow> late = read(lane_.gaps_to_scan(), gap_snapshot, claims);  // 4
-        const bool complete = claims.size() < limit_ ||
-                              is(PassVariant::incomplete_called_complete) ||
-                              is(PassVariant::fresh_before_gaps);
+        const bool complete = claims.size() < limit_ || is(PassVariant::incomplete_called_complete);
         incomplete_passes += complete ? 0 : 1;
         world_.churn(options_.churn);
         lane_.gaps_scanned(late, complete);  // 5

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -185,6 +187,56 @@ TEST(FreshLane, RangesThatWaitForTheSameWritersAreOne) {
     EXPECT_EQ(lane.range_count(), 1U) << "now both wait for Anna";
 }
 
+TEST(FreshLane, TooManyRangesAreJoinedAndWaitForTheWritersOfAll) {
+    FreshLane lane;
+    for (std::int32_t i = 1; i <= 100; i++) {
+        advance(lane, {{2 * i, Fate::claimed}}, {{i, 1}});
+    }
+    EXPECT_LE(lane.range_count(), 64U);
+    EXPECT_EQ(lane.writers().size(), 100U);
+    EXPECT_EQ(lane.gap_count(), 100U);
+    lane.begin_pass();
+    lane.gaps_scanned({}, true);
+    lane.begin_pass();
+    lane.note_ended({1, 1}, Moment::before_snapshot);
+    EXPECT_EQ(lane.gaps_to_scan().front(), (Interval{1, 1}));
+    lane.gaps_scanned({}, true);
+    EXPECT_EQ(lane.lowest_open(), 1) << "its range now waits for others too";
+    EXPECT_EQ(lane.writers().size(), 99U);
+}
+
+TEST(FreshLane, TooManyGapsAreJoinedWhereTheyAreNearest) {
+    FreshLane lane;
+    Seen seen;
+    std::int64_t seq = 0;
+    for (int i = 0; i < 3000; i++) {
+        // Gaps of one number, every tenth of them far from the next.
+        for (int taken = i % 10 == 0 ? 20 : 1; taken > 0; taken--) {
+            seen.push_back({++seq, Fate::claimed});
+        }
+        ++seq;
+    }
+    seen.push_back({++seq, Fate::claimed});
+    advance(lane, seen, {ANNA});
+    EXPECT_LE(lane.gap_count(), 2048U);
+    EXPECT_GE(lane.gap_count(), 300U) << "the far ones are not joined";
+    lane.begin_pass();
+    Gaps gaps = lane.gaps_to_scan();
+    std::size_t covered = 0;
+    std::int64_t next = 1;
+    for (const SeenRow& row : seen) {
+        for (; next < row.seq; next++) {
+            covered += std::any_of(gaps.begin(), gaps.end(), [next](const Interval& gap) {
+                return gap.lo <= next && next <= gap.hi;
+            });
+        }
+        next = row.seq + 1;
+    }
+    EXPECT_EQ(covered, 3000U) << "no unseen number is forgotten";
+    lane.gaps_scanned(seen, true);
+    EXPECT_EQ(lane.gap_count(), 3000U) << "what was walked again is taken out again";
+}
+
 // ---- Against a model ----
 
 LaneVerdict run_world(std::uint64_t seed, LaneDriverOptions options, LaneWorldOptions world_options,
@@ -205,7 +257,7 @@ void expect_clean(const LaneVerdict& verdict, std::uint64_t seed) {
 
 TEST(FreshLaneModel, LosesNothingAndKeepsTheOrder) {
     const std::uint64_t base = test::base_seed();
-    for (int i = 0; i < test::scaled(2000); i++) {
+    for (int i = 0; i < test::scaled(1000); i++) {
         const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
         test::Dice dice(~seed);
         LaneWorldOptions world;
@@ -226,10 +278,10 @@ TEST(FreshLaneModel, LosesNothingAndKeepsTheOrder) {
 TEST(FreshLaneModel, ManyRangesAreJoined) {
     const std::uint64_t base = test::base_seed();
     std::size_t most_ranges = 0;
-    for (int i = 0; i < test::scaled(10); i++) {
+    for (int i = 0; i < test::scaled(3); i++) {
         const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
         LaneWorldOptions world_options;
-        world_options.max_open_writers = 150;
+        world_options.max_open_writers = 250;
         world_options.prepare = 0.5;
         LaneDriverOptions options;
         options.churn = 8;
@@ -241,14 +293,14 @@ TEST(FreshLaneModel, ManyRangesAreJoined) {
         most_ranges = std::max(most_ranges, driver.most_ranges);
         expect_clean(driver.finish(), seed);
     }
-    EXPECT_EQ(most_ranges, 64U);
+    EXPECT_GT(most_ranges, 40U) << "too few to mean anything";
 }
 
 // Many aborted numbers while one writer stays open: more gaps than are kept.
 TEST(FreshLaneModel, ManyGapsAreJoined) {
     const std::uint64_t base = test::base_seed();
     std::size_t most_gaps = 0;
-    for (int i = 0; i < test::scaled(3); i++) {
+    for (int i = 0; i < test::scaled(2); i++) {
         const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
         LaneWorldOptions world_options;
         world_options.burn = 0.5;
@@ -266,7 +318,8 @@ TEST(FreshLaneModel, ManyGapsAreJoined) {
         most_gaps = std::max(most_gaps, driver.most_gaps);
         expect_clean(driver.finish(), seed);
     }
-    EXPECT_GT(most_gaps, 1000U);
+    EXPECT_GT(most_gaps, 500U) << "too few to mean anything";
+    RecordProperty("most_gaps", static_cast<int>(most_gaps));
 }
 
 // ---- The model finds what is wrong ----
@@ -282,7 +335,7 @@ TEST_P(WrongPasses, AreDetected) {
     const std::uint64_t base = test::base_seed();
     LaneVerdict sum;
     int worlds = 0;
-    for (; worlds < 500 && sum.total() == 0; worlds++) {
+    for (; worlds < 2000 && sum.total() == 0; worlds++) {
         LaneDriverOptions options;
         options.variant = GetParam().variant;
         options.fail = 0;

@@ -415,7 +415,7 @@ Waits until the consumer has nothing more to take, ends it and returns its messa
 
 =cut
 
-# Lines of amqp_tool.py's output as hashes, the bodies decoded from base64.
+# Lines of amqp_tool.py's output as hashes with the body among the rest.
 sub _decode
 {
 	my ($text) = @_;
@@ -423,8 +423,9 @@ sub _decode
 	my @messages;
 	for my $line (split /\n/, $text)
 	{
-		my $message = $json->decode($line);
-		$message->{body} = MIME::Base64::decode_base64(delete $message->{body_base64});
+		my ($object, $body) = split /\t/, $line;
+		my $message = $json->decode($object);
+		$message->{body} = MIME::Base64::decode_base64($body // '');
 		push @messages, $message;
 	}
 	return \@messages;

@@ -1,4 +1,4 @@
-#include "amqp/password_file.hpp"
+#include "postgres/password_file.hpp"
 
 #include <cerrno>
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace outbox::amqp {
+namespace outbox::postgres {
 
 namespace {
 
@@ -32,14 +32,9 @@ class File {
     int fd_;
 };
 
-PasswordError failure(const std::string& path, std::string_view what) {
-    return {"password file \"" + path + "\" " + std::string(what)};
-}
-
-PasswordError system_failure(const std::string& path, std::string_view what) {
+PasswordError system_failure() {
     char buffer[128];
-    const char* reason = ::strerror_r(errno, buffer, sizeof(buffer));
-    return failure(path, std::string(what) + ": " + reason);
+    return {std::string("cannot be read: ") + ::strerror_r(errno, buffer, sizeof(buffer))};
 }
 
 }  // namespace
@@ -47,18 +42,17 @@ PasswordError system_failure(const std::string& path, std::string_view what) {
 std::variant<std::string, PasswordError> read_password_file(const std::string& path) {
     const File file(path);
     if (file.fd() < 0) {
-        return system_failure(path, "could not be opened");
+        return system_failure();
     }
     struct stat status {};
     if (::fstat(file.fd(), &status) != 0) {
-        return system_failure(path, "could not be examined");
+        return system_failure();
     }
     if (!S_ISREG(status.st_mode)) {
-        return failure(path, "is not a regular file");
+        return PasswordError{"is not a regular file"};
     }
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        return failure(path,
-                       "may be accessed by group or others; its permissions should be 0600 or less");
+        return PasswordError{"may be accessed by group or others: chmod 0600"};
     }
     char buffer[MAX_PASSWORD_FILE];
     std::size_t length = 0;
@@ -68,14 +62,14 @@ std::variant<std::string, PasswordError> read_password_file(const std::string& p
             continue;
         }
         if (got < 0) {
-            return system_failure(path, "could not be read");
+            return system_failure();
         }
         if (got == 0) {
             break;
         }
         length += static_cast<std::size_t>(got);
         if (length == sizeof(buffer)) {
-            return failure(path, "is too long");
+            return PasswordError{"is too long"};
         }
     }
     std::string_view line(buffer, length);
@@ -85,12 +79,12 @@ std::variant<std::string, PasswordError> read_password_file(const std::string& p
     }
     std::variant<std::string, PasswordError> result = std::string(line);
     if (line.empty()) {
-        result = failure(path, "has no password in its first line");
+        result = PasswordError{"has no password in its first line"};
     } else if (line.find('\0') != std::string_view::npos) {
-        result = failure(path, "has a NUL byte in its first line");
+        result = PasswordError{"has a NUL byte in its first line"};
     }
     ::explicit_bzero(buffer, sizeof(buffer));
     return result;
 }
 
-}  // namespace outbox::amqp
+}  // namespace outbox::postgres
