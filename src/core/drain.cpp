@@ -312,11 +312,10 @@ bool Drain::may_run() const noexcept {
     return settings_.enabled && !misconfigured_ && !settings_.broker_uri.empty();
 }
 
-bool Drain::may_claim(Time now) const {
-    return may_run() && link_ == Link::up && !blocked_ && !stopping_ &&
-           !next_settings_.has_value() && transaction_failures_ == 0 &&
-           rows_in_hand_ <= static_cast<std::size_t>(settings_.batch_size) &&
-           (look_ || now >= next_look_);
+bool Drain::may_claim() const {
+    return may_run() && link_ == Link::up && !blocked_ && !stopping_ && !claims_held_ &&
+           !next_settings_.has_value() &&
+           rows_in_hand_ <= static_cast<std::size_t>(settings_.batch_size);
 }
 
 bool Drain::may_publish(Time now) const {
@@ -405,20 +404,18 @@ bool Drain::transaction_due(Time now) {
     if (now < transact_at_) {
         return false;
     }
-    const bool claim = may_claim(now);
     const std::size_t outcomes = published_ + failed_;
     const bool settle =
         releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
         (outcomes > 0 && (tags_.open_count() == 0 || stopping_ || transaction_failures_ > 0 ||
                           now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
-    // After a failure with nothing left to settle, the claim itself is tried again.
-    const bool retry_claim = transaction_failures_ > 0 && !settle && may_run() &&
-                             link_ == Link::up && !blocked_ && !stopping_ &&
-                             !next_settings_.has_value();
-    if (!settle && !claim && !retry_claim) {
+    // After a failure the settling is tried alone; only when nothing is left of it, the claim.
+    const bool claim =
+        may_claim() && (transaction_failures_ > 0 ? !settle : look_ || now >= next_look_);
+    if (!settle && !claim) {
         return false;
     }
-    make_plan(now, claim || retry_claim);
+    make_plan(now, claim);
     return true;
 }
 

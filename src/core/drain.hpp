@@ -113,6 +113,8 @@ class Drain {
     void configure(Time now, const DrainSettings& settings);
     /// Settings that cannot work and nothing better known: publish nothing.
     void set_misconfigured(bool misconfigured) noexcept { misconfigured_ = misconfigured; }
+    /// Nothing is claimed while held: what dead drainers left must be taken back first.
+    void hold_claims(bool held) noexcept { claims_held_ = held; }
     void stop(Time now);
 
     DrainerState state(Time now) const;
@@ -143,7 +145,7 @@ class Drain {
     };
 
     bool may_run() const noexcept;
-    bool may_claim(Time now) const;
+    bool may_claim() const;
     bool may_publish(Time now) const;
     bool window_takes(const Row& row) const;
     std::optional<std::string> fault(Time now) const;
@@ -172,6 +174,7 @@ class Drain {
     Time reconnect_at_{};
 
     bool misconfigured_ = false;
+    bool claims_held_ = false;
     bool stopping_ = false;
     Time stop_deadline_{};
 

@@ -63,6 +63,7 @@ ExitReason Drainer::run() {
         return extension_gone_ ? ExitReason::no_extension : ExitReason::stopped;
     }
     slot_.set_present();
+    drain_.hold_claims(true);
     take_settings();
     for (;;) {
         take_notice();
@@ -133,6 +134,7 @@ void Drainer::take_notice() {
     if (!prepared_ && now >= prepare_at_ && !extension_gone_ && !drain_.stopping()) {
         prepared_ = prepare();
         prepare_at_ = now + settings_.poll_interval;
+        drain_.hold_claims(!prepared_);
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
@@ -155,17 +157,22 @@ void Drainer::take_settings() {
                                       : "The last good settings stay in force.",
                                   "Correct the settings and reload the configuration.");
         }
-        drain_.set_misconfigured(settings_ == no_settings());
+        judge_configuration();
         return;
     }
     settings_problem_.clear();
-    drain_.set_misconfigured(!table_problem_.empty());
     if (fresh.enabled && fresh.broker_uri.empty()) {
         slot_.set_error("outbox_drainer.broker_uri is not set");
     }
     settings_ = fresh;
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
+    judge_configuration();
+}
+
+void Drainer::judge_configuration() {
+    const bool no_good_settings = !settings_problem_.empty() && settings_ == no_settings();
+    drain_.set_misconfigured(no_good_settings || !table_problem_.empty());
 }
 
 void Drainer::wait(Time until) {
@@ -188,6 +195,9 @@ void Drainer::report() {
 // Logged when it is news. An error that says that a table or function is missing may mean that the
 // extension was dropped.
 void Drainer::note_database_error(const postgres::PgError& error) {
+    if (extension_gone_) {
+        return;
+    }
     const bool missing =
         error.sqlstate == ERRCODE_UNDEFINED_TABLE || error.sqlstate == ERRCODE_UNDEFINED_SCHEMA ||
         error.sqlstate == ERRCODE_UNDEFINED_FUNCTION || error.sqlstate == ERRCODE_UNDEFINED_OBJECT;

@@ -34,6 +34,7 @@ class Drainer {
     bool find_extension();
     void take_notice();
     void take_settings();
+    void judge_configuration();
     void wait(Time until);
     void report();
     void note_database_error(const postgres::PgError& error);
@@ -64,6 +65,7 @@ class Drainer {
 
     // What others left behind (reclaim.cpp).
     bool prepare();
+    bool find_table();
     bool reclaim(std::int64_t after);
     bool release_held(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
                       std::vector<std::int64_t>& released);

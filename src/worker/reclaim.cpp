@@ -19,27 +19,21 @@ constexpr Duration SHORTEST_SWEEP_INTERVAL{10000};
 // At start: reads the floor, then takes back what dead drainers hold, before anything is claimed. A
 // claim that lies above the floor or is deferred is found; below the floor there is none.
 bool Drainer::prepare() {
-    std::int64_t floor = 0;
-    {
-        postgres::Transaction transaction("outbox_drainer: looking where to begin");
-        const bool begun = transaction.begin(InvalidOid);
-        const auto table = begun ? postgres::table_info(transaction) : std::nullopt;
-        if (!table.has_value() || !OidIsValid(table->event)) {
-            note_database_error(transaction.error());
-            find_extension();
-            return false;
-        }
-        table_ = *table;
-        sequence_file_ = table_.sequence_file;
-        const auto stored = postgres::read_floor(transaction);
-        const auto last =
-            stored.has_value() ? postgres::last_drawn(transaction, table_.sequence) : std::nullopt;
-        if (!last.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
-            note_database_error(transaction.error());
-            return false;
-        }
-        floor = *stored <= *last ? *stored : 0;
+    if (!find_table()) {
+        return false;
     }
+    postgres::Transaction transaction("outbox_drainer: looking where to begin");
+    const auto stored =
+        begin(transaction) ? postgres::read_floor(transaction) : std::optional<std::int64_t>();
+    const auto last =
+        stored.has_value() ? postgres::last_drawn(transaction, table_.sequence) : std::nullopt;
+    if (!last.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    // A sequence that went back has no number of the old ones left behind.
+    const std::int64_t floor = *stored <= *last ? *stored : 0;
+    sequence_file_ = table_.sequence_file;
     if (refuse_table(table_)) {
         return false;
     }
@@ -48,6 +42,22 @@ bool Drainer::prepare() {
     sweep_at_ =
         postgres::monotonic_now() + std::max(settings_.lease_ttl / 2, SHORTEST_SWEEP_INTERVAL);
     return reclaim(floor);
+}
+
+// Who owns the table has to be known before anything can be done as its owner.
+bool Drainer::find_table() {
+    postgres::Transaction transaction("outbox_drainer: looking for the table");
+    const auto table =
+        transaction.begin(InvalidOid) ? postgres::table_info(transaction) : std::nullopt;
+    if (!table.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    table_ = *table;
+    if (!OidIsValid(table_.event)) {
+        find_extension();
+    }
+    return OidIsValid(table_.event);
 }
 
 // Takes back every claim above `after`, and every deferred one, whose holder is dead or whose lease
@@ -174,7 +184,7 @@ bool Drainer::refuse_table(const postgres::TableInfo& table) {
                                   "ALTER TABLE outbox.event SET LOGGED, or ALTER SEQUENCE "
                                   "outbox.event_seq CACHE 1.");
         }
-        drain_.set_misconfigured(!problem.empty());
+        judge_configuration();
     }
     return !problem.empty();
 }
