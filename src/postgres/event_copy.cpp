@@ -64,33 +64,39 @@ class Row {
 };
 
 std::string_view copy_bytes(const char* bytes, std::size_t length) {
-    char* copy = static_cast<char*>(MemoryContextAllocHuge(CurrentMemoryContext, length + 1));
+    char* copy = static_cast<char*>(MemoryContextAllocHuge(CurrentMemoryContext, length));
     memcpy(copy, bytes, length);
-    copy[length] = '\0';
     return {copy, length};
 }
 
-std::string_view copy_utf8(const char* text, std::size_t length) {
-    char* converted = pg_server_to_any(text, static_cast<int>(length), PG_UTF8);
-    return converted == text ? copy_bytes(text, length) : std::string_view(converted);
+// The bytes of a text or bytea. A value that had to be decompressed or fetched lies in our memory
+// already.
+std::string_view stored_bytes(Datum value) {
+    const varlena* stored = PG_DETOAST_DATUM_PACKED(value);
+    const char* bytes = VARDATA_ANY(stored);
+    const std::size_t length = VARSIZE_ANY_EXHDR(stored);
+    const bool is_ours = stored != reinterpret_cast<const varlena*>(DatumGetPointer(value));
+    return is_ours ? std::string_view(bytes, length) : copy_bytes(bytes, length);
+}
+
+// `text` is in our memory.
+std::string_view to_utf8(std::string_view text) {
+    char* converted = pg_server_to_any(text.data(), static_cast<int>(text.size()), PG_UTF8);
+    return converted == text.data() ? text : std::string_view(converted);
+}
+
+std::string_view copy_utf8(const char* text, int length) {
+    return to_utf8(copy_bytes(text, static_cast<std::size_t>(length)));
 }
 
 std::optional<std::string_view> text_of(const Row& row, Column column) {
     const std::optional<Datum> value = row.get(column);
-    if (!value.has_value()) {
-        return std::nullopt;
-    }
-    const text* stored = DatumGetTextPP(*value);
-    return copy_utf8(VARDATA_ANY(stored), VARSIZE_ANY_EXHDR(stored));
+    return value.has_value() ? std::optional(to_utf8(stored_bytes(*value))) : std::nullopt;
 }
 
 std::string_view bytes_of(const Row& row, Column column) {
     const std::optional<Datum> value = row.get(column);
-    if (!value.has_value()) {
-        return {};
-    }
-    const bytea* stored = DatumGetByteaPP(*value);
-    return copy_bytes(VARDATA_ANY(stored), VARSIZE_ANY_EXHDR(stored));
+    return value.has_value() ? stored_bytes(*value) : std::string_view();
 }
 
 // A list of tokens that grows in the current memory context.
@@ -121,9 +127,8 @@ void add_scalar(Tokens& tokens, const JsonbValue& value) {
             tokens.add(JsonToken::Kind::null);
             break;
         case jbvString:
-            tokens.add(
-                JsonToken::Kind::string,
-                copy_utf8(value.val.string.val, static_cast<std::size_t>(value.val.string.len)));
+            tokens.add(JsonToken::Kind::string,
+                       copy_utf8(value.val.string.val, value.val.string.len));
             break;
         case jbvNumeric:
             tokens.add(JsonToken::Kind::number,
@@ -155,8 +160,7 @@ Json json_of(const Row& row, Column column) {
                 return tokens.all();
             case WJB_KEY:
                 tokens.add(JsonToken::Kind::key,
-                           copy_utf8(value.val.string.val,
-                                     static_cast<std::size_t>(value.val.string.len)));
+                           copy_utf8(value.val.string.val, value.val.string.len));
                 break;
             case WJB_VALUE:
             case WJB_ELEM:

@@ -8,6 +8,7 @@
 #include "postgres/log.hpp"
 #include "postgres/password_file.hpp"
 #include "postgres/signals.hpp"
+#include "postgres/wait.hpp"
 
 namespace outbox::worker {
 
@@ -15,6 +16,8 @@ namespace {
 
 // A send that takes longer than this has met a peer that does not read.
 constexpr Duration SEND_LIMIT{5000};
+// How long the broker has to answer a goodbye.
+constexpr Duration GOODBYE{200};
 // What a message takes beside its body and headers: frames, routing and the other properties.
 constexpr std::size_t MESSAGE_OVERHEAD = 256;
 
@@ -125,11 +128,35 @@ void BrokerLink::close(Time now, std::string_view reason) {
         lost(now, {amqp::FailureClass::infrastructure, std::string(reason)});
         return;
     }
+    say_goodbye();
     connection_.close();
     connecting_ = false;
     was_connected_ = false;
     slot_.set_broker("", false);
     drain_.connection_closed(now);
+}
+
+// Gives the broker a moment to answer, so that it does not log a client that vanished. Confirms
+// that still come are taken.
+void BrokerLink::say_goodbye() {
+    if (connecting_ || !connection_.is_open()) {
+        return;
+    }
+    connection_.start_close();
+    const Time until = postgres::monotonic_now() + GOODBYE;
+    for (Time now = postgres::monotonic_now(); now < until; now = postgres::monotonic_now()) {
+        while (const std::optional<amqp::Incoming> incoming = connection_.poll()) {
+            if (std::holds_alternative<amqp::Closed>(*incoming)) {
+                return;
+            }
+            handle(now, *incoming);
+        }
+        postgres::PgError error;
+        if (!connection_.is_open() ||
+            !postgres::wait_for(connection_.fd(), true, false, until - now, error)) {
+            return;
+        }
+    }
 }
 
 void BrokerLink::became_ready(Time now) {
@@ -149,7 +176,13 @@ void BrokerLink::became_ready(Time now) {
     reported_failure_.clear();
 }
 
-void BrokerLink::lost(Time now, const amqp::Failure& failure) {
+void BrokerLink::lost(Time now, amqp::Failure failure) {
+    // What the broker had confirmed before need not be sent again.
+    while (const std::optional<amqp::Incoming> last = connection_.poll()) {
+        if (const auto* confirm = std::get_if<amqp::Confirm>(&*last)) {
+            drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack);
+        }
+    }
     connection_.close();
     const bool configuration = failure.failure_class == amqp::FailureClass::configuration;
     const char* what =

@@ -33,8 +33,9 @@ class BrokerLink {
     Duration max_wait() const { return connection_.max_wait(); }
 
   private:
-    void lost(Time now, const amqp::Failure& failure);
+    void lost(Time now, amqp::Failure failure);
     void became_ready(Time now);
+    void say_goodbye();
     void handle(Time now, const amqp::Incoming& incoming);
 
     Drain& drain_;

@@ -27,6 +27,8 @@ $node->configure('drainer.enabled' => 'on');
 $node->safe_psql('postgres', q{SELECT emit('before')});
 $node->wait_query('postgres', q{SELECT published_at IS NOT NULL FROM outbox.event WHERE id = (SELECT event FROM ledger WHERE n = 1)});
 is(scalar @{ $broker->consume('q', count => 1) }, 1, 'the one event without published_at is sent, the history is not');
+# How far the history reaches is noted down now and then.
+$node->wait_query('postgres', "SELECT floor >= $history FROM outbox.relay_state");
 $node->restart;
 
 my $pages = <<'SQL';

@@ -24,9 +24,10 @@ $node->safe_psql('shop', 'SELECT emit_many(20, 5)');
 $node->wait_stat('shop', 'in_flight = 20');
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('shop') ], 'pg_dump');
-my $content = q{SELECT count(*), count(published_at), count(claimed_by), max(seq), md5(string_agg(seq || id::text || payload::text, ' ' ORDER BY seq)) FROM outbox.event};
+is($node->safe_psql('shop', 'SELECT count(*) FROM outbox.event WHERE claimed_by IS NOT NULL'),
+	'20', 'the dump is made while 20 rows are claimed');
+my $content = q{SELECT count(*), count(published_at), max(seq), md5(string_agg(seq || id::text || payload::text, ' ' ORDER BY seq)) FROM outbox.event};
 my $dumped  = $node->safe_psql('shop', $content);
-like($dumped, qr/^70\|50\|20\|/, 'the dump is made while 20 rows are claimed');
 $node->stop('immediate');
 $broker->thaw;
 $broker->consume('q', count => 20);
@@ -35,7 +36,7 @@ $broker->consume('q', count => 20);
 $restored->configure('drainer.enabled' => 'off');
 $restored->safe_psql('postgres', 'CREATE DATABASE shop');
 $restored->command_ok([ 'pg_restore', '--exit-on-error', '-d', $restored->connstr('shop'), $dump ], 'pg_restore');
-is($restored->safe_psql('shop', $content), $dumped, 'every row is as it was');
+is($restored->safe_psql('shop', $content), $dumped, 'every event is as it was');
 $restored->safe_psql('shop', q{SELECT emit('key 0')});
 is( $restored->safe_psql('shop', 'SELECT count(*), count(DISTINCT seq), count(DISTINCT id) FROM outbox.event'),
 	'71|71|71',

@@ -54,8 +54,9 @@ $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE app;
 CREATE TABLE seen (who text, superuser boolean);
 GRANT INSERT ON seen TO app;
-GRANT USAGE ON SCHEMA outbox TO app;
 ALTER TABLE outbox.event OWNER TO app;
+ALTER TABLE outbox.relay_state OWNER TO app;
+ALTER SEQUENCE outbox.event_seq OWNER TO app;
 CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO public.seen SELECT current_user, usesuper FROM pg_user WHERE usename = current_user;

@@ -154,6 +154,7 @@ TEST(FreshLane, AHoleThatSomebodyDeletedIsClosed) {
     const Seen seen{{1, Fate::claimed}};
     lane.gaps_scanned(seen, false);
     EXPECT_EQ(lane.hole_count(), 1U) << "2 was not read";
+    EXPECT_TRUE(lane.wants_pass());
     lane.begin_pass();
     lane.gaps_scanned({}, true);
     EXPECT_EQ(lane.hole_count(), 0U);
