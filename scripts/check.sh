@@ -164,7 +164,7 @@ tap_report() {
     finish "$good" "$bad" "$log"
     grep -E '^(ok [0-9]+ |1\.\.0 ).*# (skip|SKIP)' "$log"
     [ "$bad" != 0 ] || return 0
-    find "$OUTBOX_SANDBOX/tap/$name" -name '*.log' | while read -r server_log; do
+    find "$OUTBOX_SANDBOX/tap/$name" -name '*.log' -size +0 ! -name '*_upgrade.log' | while read -r server_log; do
         show_end "$server_log" 40
     done
     return 1

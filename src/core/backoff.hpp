@@ -26,8 +26,9 @@ struct Backoff {
 
     bool operator==(const Backoff&) const = default;
 
-    /// The delay before attempt n + 1 when n (>= 1) attempts have failed, with jitter: uniform between
-    /// half of the exponential value and all of it, so that rows which failed together spread out.
+    /// The delay before attempt n + 1 when n (>= 1) attempts have failed, with jitter: uniform
+    /// between half of the exponential value and all of it, so that rows which failed together
+    /// spread out.
     Duration delay(std::int64_t failures, Random& random) const noexcept;
 };
 

@@ -22,8 +22,8 @@ struct UriError {
 };
 
 /// Parses an AMQP URI (RabbitMQ URI specification: percent-encoding in user, password and vhost, an
-/// absent path is vhost "/", a path of "/" alone is the empty vhost, [::1] for IPv6). amqps and query
-/// parameters are refused with the reason until TLS is there.
+/// absent path is vhost "/", a path of "/" alone is the empty vhost, [::1] for IPv6). amqps and
+/// query parameters are refused with the reason until TLS is there.
 std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text);
 
 /// The URI text with the password, if any, replaced by "****". Text that is no URI is returned with

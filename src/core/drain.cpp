@@ -34,6 +34,9 @@ Drain::Drain(const DrainSettings& settings, std::uint64_t seed)
     : settings_(settings), random_(seed) {}
 
 Command Drain::next(Time now) {
+    if (blocked_) {
+        last_blocked_ = now;
+    }
     if (std::optional<std::string> reason = fault(now)) {
         return {Command::Kind::disconnect, now, *reason, nullptr};
     }
@@ -263,6 +266,8 @@ void Drain::stop(Time now) {
     if (!stopping_) {
         stopping_ = true;
         stop_deadline_ = now + settings_.shutdown_timeout;
+        // The database gets another chance at once.
+        transact_at_ = std::min(transact_at_, now);
     }
 }
 
@@ -342,8 +347,7 @@ std::optional<std::string> Drain::fault(Time now) const {
         return "connection attempt timed out after " +
                std::to_string(settings_.connect_timeout.count()) + " ms";
     }
-    if (link_ == Link::up && !blocked_ && tags_.open_count() > 0 &&
-        now >= rows_[tags_.oldest()].since + settings_.confirm_timeout) {
+    if (link_ == Link::up && !blocked_ && tags_.open_count() > 0 && now >= confirm_deadline()) {
         return "no confirm from the broker for " +
                std::to_string(settings_.confirm_timeout.count()) + " ms";
     }
@@ -405,10 +409,10 @@ bool Drain::transaction_due(Time now) {
         return false;
     }
     const std::size_t outcomes = published_ + failed_;
-    const bool settle =
-        releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
-        (outcomes > 0 && (tags_.open_count() == 0 || stopping_ || transaction_failures_ > 0 ||
-                          now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
+    const bool settle = releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
+                        (outcomes > 0 && ((tags_.open_count() == 0 && !may_publish(now)) ||
+                                          stopping_ || transaction_failures_ > 0 ||
+                                          now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
     // After a failure the settling is tried alone; only when nothing is left of it, the claim.
     const bool claim =
         may_claim() && (transaction_failures_ > 0 ? !settle : look_ || now >= next_look_);
@@ -496,15 +500,21 @@ void Drain::forget_dropped_rows() {
     }
 }
 
+// Until the next moment at which time alone changes what there is to do. A moment that has passed
+// without a command waits for something else than time.
 Command Drain::wait(Time now) const {
     Time until = now + settings_.poll_interval;
-    const auto not_after = [&until](Time time) { until = std::min(until, time); };
+    const auto not_after = [&until, now](Time time) {
+        if (time > now) {
+            until = std::min(until, time);
+        }
+    };
     if (stopping_) {
-        not_after(now < stop_deadline_ ? stop_deadline_
-                                       : stop_deadline_ + settings_.shutdown_timeout);
+        not_after(stop_deadline_);
+        not_after(stop_deadline_ + settings_.shutdown_timeout);
     }
     if (transaction_failures_ > 0) {
-        not_after(std::max(transact_at_, now + Duration{1}));
+        not_after(transact_at_);
     }
     if (link_ == Link::down && may_run()) {
         not_after(reconnect_at_);
@@ -513,18 +523,23 @@ Command Drain::wait(Time now) const {
         not_after(link_since_ + settings_.connect_timeout);
     }
     if (link_ == Link::up) {
-        not_after(std::max(next_look_, now + Duration{1}));
-        if (tags_.open_count() > 0 && !blocked_) {
-            not_after(rows_[tags_.oldest()].since + settings_.confirm_timeout);
-        }
+        not_after(next_look_);
+    }
+    if (tags_.open_count() > 0 && !blocked_) {
+        not_after(confirm_deadline());
     }
     if (oldest_outcome_.has_value()) {
-        not_after(std::max(*oldest_outcome_ + SETTLE_INTERVAL, now + Duration{1}));
+        not_after(*oldest_outcome_ + SETTLE_INTERVAL);
     }
     for (const auto& [id, batch] : batches_) {
-        not_after(std::max(batch.leased_at + lease_half(settings_), now + Duration{1}));
+        not_after(batch.leased_at + lease_half(settings_));
     }
     return {Command::Kind::wait, until, "", nullptr};
+}
+
+// A broker that blocked could not answer meanwhile.
+Time Drain::confirm_deadline() const {
+    return std::max(rows_[tags_.oldest()].since, last_blocked_) + settings_.confirm_timeout;
 }
 
 }  // namespace outbox

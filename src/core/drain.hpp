@@ -159,6 +159,7 @@ class Drain {
     void drop_row(std::size_t row);
     void forget_dropped_rows();
     Command wait(Time now) const;
+    Time confirm_deadline() const;
     std::size_t settle_threshold() const noexcept;
 
     DrainSettings settings_;
@@ -168,6 +169,7 @@ class Drain {
     Link link_ = Link::down;
     Time link_since_{};
     bool blocked_ = false;
+    Time last_blocked_{};
     std::size_t send_buffer_bytes_ = 0;
     std::size_t unconfirmed_bytes_ = 0;
     int connect_failures_ = 0;

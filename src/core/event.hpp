@@ -13,8 +13,9 @@ namespace outbox {
 using Uuid = std::array<std::uint8_t, 16>;
 
 /// One step of a walk over a JSON value in document order. An object is `begin_object`, then `key`
-/// followed by a value for each member, then `end_object`; an array likewise without keys. `text` is
-/// set for keys and strings (UTF-8, unescaped) and for numbers (as PostgreSQL's numeric prints them).
+/// followed by a value for each member, then `end_object`; an array likewise without keys. `text`
+/// is set for keys and strings (UTF-8, unescaped) and for numbers (as PostgreSQL's numeric prints
+/// them).
 struct JsonToken {
     enum class Kind : std::uint8_t {
         begin_object,
@@ -35,8 +36,8 @@ struct JsonToken {
 /// A whole JSON value; empty when the column is NULL.
 using Json = std::span<const JsonToken>;
 
-/// One claimed row of an outbox table. Text is UTF-8. All memory belongs to the batch that the row was
-/// claimed in and lives as long as that batch. Columns that are NULL are nullopt.
+/// One claimed row of an outbox table. Text is UTF-8. All memory belongs to the batch that the row
+/// was claimed in and lives as long as that batch. Columns that are NULL are nullopt.
 struct Event {
     std::int64_t seq = 0;
     Uuid id{};

@@ -30,8 +30,8 @@ struct DrainSettings {
     bool operator==(const DrainSettings&) const = default;
 };
 
-/// Why this combination of settings cannot work, in words for a user; nullopt when it can. Ranges of
-/// single settings are checked where they are set.
+/// Why this combination of settings cannot work, in words for a user; nullopt when it can. Ranges
+/// of single settings are checked where they are set.
 std::optional<std::string> find_problem(const DrainSettings& settings);
 
 }  // namespace outbox

@@ -10,9 +10,10 @@
 
 namespace outbox {
 
-/// Makes UUIDs of version 7 (RFC 9562, section 5.7), strictly increasing for one generator even when the
-/// clock stands still or goes back: rand_a carries a 12-bit counter that starts at random in its lower
-/// half and moves the millisecond on when it is used up (section 6.2, methods 1 and 4).
+/// Makes UUIDs of version 7 (RFC 9562, section 5.7), strictly increasing for one generator even
+/// when the clock stands still or goes back: rand_a carries a 12-bit counter that starts at random
+/// in its lower half and moves the millisecond on when it is used up (section 6.2, methods 1 and
+/// 4).
 class UuidV7Generator {
   public:
     /// `unix_ms`: wall clock in milliseconds. `random`: ten fresh random bytes.

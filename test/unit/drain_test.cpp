@@ -321,6 +321,7 @@ TEST(Drain, AtHalfALeaseTheUnsentIsReleasedAndTheSentRenewed) {
     EXPECT_EQ(bench.marks().renewed, (Seqs{1, 2, 3, 4}));
     bench.commit(0);
     EXPECT_EQ(bench.drain.in_hand(), 4U);
+    bench.claim(0);  // what was released is looked for at once
     // The renewed lease has a half of its own.
     bench.now += 29s;
     ASSERT_EQ(bench.kind(), Kind::transact);
@@ -477,6 +478,14 @@ TEST(Drain, KnowsTheLowestRowThatThePlanLeavesOpen) {
     EXPECT_EQ(bench.drain.lowest_kept(), 3) << "released rows stay open";
     bench.commit(0);
     EXPECT_EQ(bench.drain.lowest_kept(), std::nullopt);
+}
+
+TEST(Drain, AReleasedRowHoldsTheFloor) {
+    Bench bench = running(2, 1);
+    bench.lose_connection();
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.marks().released, (Seqs{1, 2}));
+    EXPECT_EQ(bench.drain.lowest_kept(), 1);
 }
 
 TEST(Drain, DeferredRowsDoNotHoldTheFloor) {
