@@ -166,6 +166,7 @@ void Launcher::release_slot(int index) {
         return;
     }
     handles_[static_cast<std::size_t>(index)].forget();
+    starved_.erase(index);
     LWLockAcquire(state_->lock, LW_EXCLUSIVE);
     slot.database = InvalidOid;
     slot.running = false;
@@ -246,7 +247,7 @@ void Launcher::start(int index) {
     LWLockRelease(state_->lock);
     if (handles_[static_cast<std::size_t>(index)].start(index, slot.generation,
                                                         NameStr(slot.database_name))) {
-        out_of_workers_ = false;
+        starved_.erase(index);
         return;
     }
     LWLockAcquire(state_->lock, LW_EXCLUSIVE);
@@ -255,8 +256,9 @@ void Launcher::start(int index) {
     slot.last_error_at = slot.last_started;
     LWLockRelease(state_->lock);
     pg_atomic_fetch_add_u64(&slot.counters.start_failures, 1);
-    if (!out_of_workers_) {
-        out_of_workers_ = true;
+    const bool news = starved_.empty();
+    starved_.insert(index);
+    if (news) {
         postgres::log_warning("outbox_drainer: out of background worker slots",
                               "The outbox of database \"" +
                                   std::string(NameStr(slot.database_name)) +

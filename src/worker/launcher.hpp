@@ -38,7 +38,8 @@ class Launcher {
     postgres::SharedState* state_;
     std::vector<postgres::DrainerHandle> handles_;  ///< by slot
     std::set<std::string> unknown_;  ///< named in the settings, not there; logged once
-    bool out_of_workers_ = false;
+    std::set<int>
+        starved_;  ///< slots that found no free background worker; logged when it was empty
     bool out_of_slots_ = false;
     std::string reported_error_;
 };

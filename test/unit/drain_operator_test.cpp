@@ -132,6 +132,23 @@ TEST(DrainOperator, WithoutABrokerItIsIdle) {
     bench.connect();
 }
 
+TEST(DrainOperator, NothingIsClaimedWhileClaimsAreHeld) {
+    Bench bench;
+    bench.drain.hold_claims(true);
+    bench.connect();
+    bench.drain.woken();
+    EXPECT_EQ(bench.kind(), Kind::wait);
+    bench.now += 1h;
+    EXPECT_EQ(bench.kind(), Kind::wait);
+    bench.drain.hold_claims(false);
+    bench.fail();
+    bench.drain.hold_claims(true);
+    bench.now += 1h;
+    EXPECT_EQ(bench.kind(), Kind::wait) << "not even what failed is tried again";
+    bench.drain.hold_claims(false);
+    bench.claim(1);
+}
+
 TEST(DrainOperator, StatesAreNamedByWhatItDoes) {
     Bench bench;
     const auto state = [&bench] { return std::string(to_string(bench.drain.state(bench.now))); };

@@ -96,6 +96,8 @@ sub new_node
 {
 	my ($class, $name, %params) = @_;
 	my $node = $class->new($name);
+	# Tests count lines of the log; those of an earlier run are not theirs.
+	unlink $node->logfile;
 	$node->init(extra => ['--locale=C', '--encoding=UTF8']);
 	my %settings = (
 		restart_after_crash       => 'on',
