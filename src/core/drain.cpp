@@ -1,6 +1,7 @@
 #include "core/drain.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace outbox {
@@ -13,6 +14,8 @@ constexpr Duration SETTLE_INTERVAL{10};
 
 // Delays after a failed transaction; the outcomes wait in memory meanwhile.
 constexpr Backoff TRANSACTION_BACKOFF{Duration{100}, 2, Duration{5000}};
+// How often a mark is tried again that failed in a transaction of its own.
+constexpr Duration SET_ASIDE_INTERVAL{5000};
 
 // Reconnects: soon after a first failure, never hammering.
 constexpr Backoff RECONNECT_BACKOFF{Duration{500}, 2, Duration{30000}};
@@ -112,15 +115,18 @@ void Drain::unblocked() {
     blocked_ = false;
 }
 
-void Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
+bool Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
     const std::size_t index = ready_.front();
+    if (!tags_.open(tag, index)) {
+        return false;
+    }
     ready_.pop_front();
     Row& row = rows_[index];
     row.state = RowState::sent;
     row.since = now;
     row.bytes = bytes;
     unconfirmed_bytes_ += bytes;
-    tags_.open(tag, index);
+    return true;
 }
 
 void Drain::rejected(Time now, std::string_view code, std::string_view detail) {
@@ -165,29 +171,22 @@ bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
 // ---- The database's side ----
 
 void Drain::transacted(Time now, const TransactionResult& result) {
-    const bool all_written = result.unwritten.empty();
-    for (std::size_t index : planned_rows_) {
-        const bool written = std::find(result.unwritten.begin(), result.unwritten.end(),
-                                       rows_[index].event->seq) == result.unwritten.end();
-        if (!written) {
-            continue;
-        }
-        if (rows_[index].state == RowState::sent) {
-            rows_[index].renew = false;
-            to_renew_--;
-            batches_.at(rows_[index].batch).leased_at = planned_at_;
-        } else {
-            drop_row(index);
-        }
-    }
+    bool failed_again = false;
+    take_written(result, failed_again);
     planned_rows_.clear();
     forget_dropped_rows();
     oldest_outcome_ = published_ + failed_ > 0 ? std::optional<Time>(oldest_outcome_.value_or(now))
                                                : std::nullopt;
-    if (!all_written) {
+    if (plan_.one_by_one) {
+        set_aside_at_ = now + SET_ASIDE_INTERVAL;
+    }
+    if (failed_again) {
         transaction_failures_++;
         transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
         return;
+    }
+    if (plan_.one_by_one) {
+        transaction_failures_ = 0;
     }
     if (plan_.claim > 0) {
         transaction_failures_ = 0;
@@ -197,6 +196,40 @@ void Drain::transacted(Time now, const TransactionResult& result) {
             next_look_ = std::min(next_look_, now + std::max(*result.next_due, Duration{1}));
         }
         add_claim(now, result);
+    }
+}
+
+void Drain::take_written(const TransactionResult& result, bool& failed_again) {
+    const std::set<std::int64_t> unwritten(result.unwritten.begin(), result.unwritten.end());
+    const std::set<std::int64_t> untried(result.untried.begin(), result.untried.end());
+    for (std::size_t index : planned_rows_) {
+        Row& row = rows_[index];
+        const bool is_sent = row.state == RowState::sent;
+        if (untried.contains(row.event->seq)) {
+            failed_again = failed_again || !row.set_aside;
+        } else if (unwritten.contains(row.event->seq)) {
+            failed_again = failed_again || is_sent;
+            if (!is_sent) {
+                set_aside(index);
+            }
+        } else if (is_sent) {
+            row.renew = false;
+            to_renew_--;
+            batches_.at(row.batch).leased_at = planned_at_;
+        } else {
+            drop_row(index);
+        }
+    }
+}
+
+// One row that cannot be written (somebody has locked it, a trigger refuses it) must not keep all
+// others from being published.
+void Drain::set_aside(std::size_t index) {
+    Row& row = rows_[index];
+    if (!row.set_aside) {
+        uncount(row);
+        row.set_aside = true;
+        set_aside_++;
     }
 }
 
@@ -268,6 +301,7 @@ void Drain::stop(Time now) {
         stop_deadline_ = now + settings_.shutdown_timeout;
         // The database gets another chance at once.
         transact_at_ = std::min(transact_at_, now);
+        set_aside_at_ = std::min(set_aside_at_, now);
     }
 }
 
@@ -302,7 +336,7 @@ std::optional<std::int64_t> Drain::lowest_kept() const {
         for (std::size_t index : batch.rows) {
             const Row& row = rows_[index];
             const bool ends = (row.state == RowState::published || row.state == RowState::failed) &&
-                              !plan_.one_by_one;
+                              !row.set_aside && !plan_.one_by_one;
             if (!row.event->deferred && !ends) {
                 lowest = std::min(lowest.value_or(row.event->seq), row.event->seq);
             }
@@ -336,7 +370,8 @@ bool Drain::may_publish(Time now) const {
 // goes alone.
 bool Drain::window_takes(const Row& row) const {
     const auto depth = static_cast<std::size_t>(settings_.pipeline_depth);
-    if (tags_.open_count() >= depth || tags_.open_count() + published_ + failed_ >= 2 * depth) {
+    if (tags_.open_count() >= depth ||
+        tags_.open_count() + published_ + failed_ + set_aside_ >= 2 * depth) {
         return false;
     }
     return tags_.open_count() == 0 || unconfirmed_bytes_ + row.bytes <= send_buffer_bytes_;
@@ -361,6 +396,7 @@ bool Drain::wants_disconnect() const {
 // At half of a lease, what is not sent is given back and what is sent is renewed: a row is never
 // published on a lease that may have passed to somebody else.
 void Drain::look_after_leases(Time now) {
+    bool given_up = false;
     for (const auto& [id, batch] : batches_) {
         if (now < batch.leased_at + lease_half(settings_)) {
             continue;
@@ -370,14 +406,17 @@ void Drain::look_after_leases(Time now) {
             if (row.state == RowState::ready) {
                 row.state = RowState::releasing;
                 releasing_++;
+                given_up = true;
             } else if (row.state == RowState::sent && !row.renew) {
                 row.renew = true;
                 to_renew_++;
             }
         }
     }
-    std::erase_if(ready_,
-                  [this](std::size_t index) { return rows_[index].state != RowState::ready; });
+    if (given_up) {
+        std::erase_if(ready_,
+                      [this](std::size_t index) { return rows_[index].state != RowState::ready; });
+    }
 }
 
 void Drain::give_up_unsent() {
@@ -408,6 +447,10 @@ bool Drain::transaction_due(Time now) {
     if (now < transact_at_) {
         return false;
     }
+    if (set_aside_ > 0 && now >= set_aside_at_) {
+        plan_rows_set_aside(now);
+        return true;
+    }
     const std::size_t outcomes = published_ + failed_;
     const bool settle = releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
                         (outcomes > 0 && ((tags_.open_count() == 0 && !may_publish(now)) ||
@@ -430,8 +473,23 @@ std::size_t Drain::settle_threshold() const noexcept {
 void Drain::make_plan(Time now, bool claim) {
     plan_ = {};
     planned_at_ = now;
-    planned_rows_.clear();
     plan_.one_by_one = transaction_failures_ > 1 && !claim;
+    add_marks(false);
+    if (claim) {
+        plan_.claim = static_cast<std::size_t>(settings_.batch_size);
+        look_ = false;
+    }
+}
+
+void Drain::plan_rows_set_aside(Time now) {
+    plan_ = {};
+    planned_at_ = now;
+    plan_.one_by_one = true;
+    add_marks(true);
+}
+
+void Drain::add_marks(bool set_aside) {
+    planned_rows_.clear();
     for (const auto& [id, batch] : batches_) {
         BatchMarks marks;
         marks.batch = id;
@@ -439,6 +497,9 @@ void Drain::make_plan(Time now, bool claim) {
         const std::size_t planned_before = planned_rows_.size();
         for (std::size_t index : batch.rows) {
             const Row& row = rows_[index];
+            if (row.set_aside != set_aside) {
+                continue;
+            }
             if (row.state == RowState::published) {
                 marks.published.push_back(row.event->seq);
             } else if (row.state == RowState::failed) {
@@ -457,30 +518,24 @@ void Drain::make_plan(Time now, bool claim) {
             plan_.marks.push_back(std::move(marks));
         }
     }
-    if (claim) {
-        plan_.claim = static_cast<std::size_t>(settings_.batch_size);
-        look_ = false;
+}
+
+void Drain::uncount(const Row& row) {
+    if (row.set_aside) {
+        set_aside_--;
+    } else if (row.state == RowState::published) {
+        published_--;
+    } else if (row.state == RowState::failed) {
+        failed_--;
+    } else if (row.state == RowState::releasing) {
+        releasing_--;
     }
 }
 
 void Drain::drop_row(std::size_t index) {
     Row& row = rows_[index];
-    switch (row.state) {
-        case RowState::published:
-            published_--;
-            break;
-        case RowState::failed:
-            failed_--;
-            break;
-        case RowState::releasing:
-            releasing_--;
-            look_ = true;
-            break;
-        case RowState::free:
-        case RowState::ready:
-        case RowState::sent:
-            break;
-    }
+    uncount(row);
+    look_ = look_ || row.state == RowState::releasing;
     row = Row{};
     free_rows_.push_back(index);
     rows_in_hand_--;
@@ -527,6 +582,9 @@ Command Drain::wait(Time now) const {
     }
     if (tags_.open_count() > 0 && !blocked_) {
         not_after(confirm_deadline());
+    }
+    if (set_aside_ > 0) {
+        not_after(set_aside_at_);
     }
     if (oldest_outcome_.has_value()) {
         not_after(*oldest_outcome_ + SETTLE_INTERVAL);

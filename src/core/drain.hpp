@@ -48,6 +48,7 @@ struct TransactionPlan {
 /// How a transaction of a plan went, when it committed.
 struct TransactionResult {
     std::vector<std::int64_t> unwritten;  ///< one_by_one: rows whose own transaction failed
+    std::vector<std::int64_t> untried;    ///< one_by_one: rows left out after several failures
     std::string token;                    ///< of the rows claimed
     std::span<const Event> claimed;       ///< stays valid until finished_batches() names the batch
     bool more = false;                    ///< another claim would probably find rows at once
@@ -95,13 +96,15 @@ class Drain {
     void connection_closed(Time now);
     void blocked();
     void unblocked();
-    void sent(Time now, std::uint64_t tag, std::size_t bytes);
+    /// False: not the tag that comes next; the connection must be dropped.
+    bool sent(Time now, std::uint64_t tag, std::size_t bytes);
     void rejected(Time now, std::string_view code, std::string_view detail);
     /// False: the broker confirmed what was not sent; the connection must be dropped.
     bool confirmed(Time now, std::uint64_t tag, bool multiple, bool ack);
 
     // The database's side.
     void woken() noexcept { look_ = true; }
+    /// Between Command::transact and one of these two nothing else may be told to the machine.
     void transacted(Time now, const TransactionResult& result);
     void transaction_failed(Time now);
     /// Batches that have no row in hand any more, since the last call.
@@ -137,6 +140,7 @@ class Drain {
         std::size_t bytes = 0;
         std::string error;
         bool renew = false;
+        bool set_aside = false;  ///< its mark failed alone; tried again now and then
     };
     struct Batch {
         std::string token;
@@ -155,6 +159,11 @@ class Drain {
     void give_up_sent();
     bool transaction_due(Time now);
     void make_plan(Time now, bool claim);
+    void plan_rows_set_aside(Time now);
+    void add_marks(bool set_aside);
+    void take_written(const TransactionResult& result, bool& failed_again);
+    void set_aside(std::size_t row);
+    void uncount(const Row& row);
     void add_claim(Time now, const TransactionResult& result);
     void drop_row(std::size_t row);
     void forget_dropped_rows();
@@ -192,6 +201,8 @@ class Drain {
     std::size_t failed_ = 0;
     std::size_t releasing_ = 0;
     std::size_t to_renew_ = 0;
+    std::size_t set_aside_ = 0;  ///< not in the counts above
+    Time set_aside_at_{};        ///< when they are tried again
     std::optional<Time> oldest_outcome_;
 
     TransactionPlan plan_;

@@ -119,7 +119,11 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         lost(now, connection_.failure());
         return;
     }
-    drain_.sent(now, *tag, message.body.size() + encoded_size(message.headers) + MESSAGE_OVERHEAD);
+    if (!drain_.sent(now, *tag,
+                     message.body.size() + encoded_size(message.headers) + MESSAGE_OVERHEAD)) {
+        close(now, "delivery tag " + std::to_string(*tag) + " is not the next one");
+        return;
+    }
     postgres::add(slot_.counters().bytes, message.body.size());
 }
 

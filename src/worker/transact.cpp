@@ -16,6 +16,9 @@ namespace {
 // row does not rot.
 constexpr Duration FLOOR_INTERVAL{5000};
 
+// After so many failures a pass row by row is given up.
+constexpr std::size_t MAX_FAILURES_ALONE = 3;
+
 // Which of `wanted` were not hit; both need no order.
 std::vector<std::int64_t> missing_from(std::vector<std::int64_t> wanted,
                                        std::span<const std::int64_t> hit_rows) {
@@ -108,6 +111,11 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
 void Drainer::transact_one_by_one() {
     TransactionResult result;
     const auto write_alone = [&](const BatchMarks& marks, std::int64_t seq) {
+        // So many failures are no matter of single rows, and each may have waited for a lock.
+        if (result.unwritten.size() == MAX_FAILURES_ALONE) {
+            result.untried.push_back(seq);
+            return;
+        }
         postgres::Transaction transaction("outbox_drainer: settling row by row");
         Marked marked;
         if (!begin(transaction) || !write_marks(transaction, marks, marked) ||

@@ -23,7 +23,6 @@ is($node->stat('postgres', 'broker'), '127.0.0.1:' . $broker->port . '//', 'the 
 is($node->stat('postgres', 'connected_since IS NOT NULL'), 'true', 'the view says since when it is connected');
 
 # The least that an event needs, everything that it can have, and what was never committed.
-my $before = time;
 $node->safe_psql('postgres', <<'SQL');
 INSERT INTO outbox.event (event_type, payload) VALUES ('least', '{"a": 1}');
 INSERT INTO outbox.event (source, message_id, destination, event_type, routing_key, key, payload, content_type,

@@ -383,15 +383,43 @@ TEST(Drain, AFailedTransactionIsSettledAloneThenOneByOne) {
     EXPECT_EQ(bench.drain.in_hand(), 1U);
     EXPECT_TRUE(bench.finished_batches.empty());
 
-    bench.now += 400ms;
+    bench.claim(1);
+    EXPECT_EQ(bench.publish_all(), 1U) << "a row that cannot be written holds up nobody else";
+    bench.confirm(5);
     ASSERT_EQ(bench.kind(), Kind::transact);
-    EXPECT_EQ(bench.drain.plan().claim, 0U) << "nothing is claimed meanwhile";
+    EXPECT_EQ(bench.marks().published, Seqs{5});
+    bench.commit(0);
+
+    bench.now += 5000ms;
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim, 0U);
     EXPECT_TRUE(bench.drain.plan().one_by_one);
     EXPECT_EQ(bench.marks().published, Seqs{2});
     bench.commit(0);
-    EXPECT_EQ(bench.finished_batches, std::vector<BatchId>{1});
-    bench.claim(1);
-    EXPECT_EQ(bench.publish_all(), 1U);
+    EXPECT_EQ(bench.finished_batches, (std::vector<BatchId>{2, 1}));
+}
+
+TEST(Drain, APassRowByRowThatWasGivenUpIsTriedAgainWithBackoff) {
+    Bench bench = running(4, 4);
+    bench.confirm(4, true);
+    bench.fail();
+    bench.now += 100ms;
+    bench.fail();
+    bench.now += 200ms;
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    ASSERT_TRUE(bench.drain.plan().one_by_one);
+    TransactionResult result;
+    result.unwritten = {1};
+    result.untried = {2, 3, 4};
+    bench.drain.woken();
+    bench.commit(0, result);
+    EXPECT_EQ(bench.kind(), Kind::wait);
+    bench.now += 400ms;
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim, 0U) << "nothing is claimed meanwhile";
+    EXPECT_EQ(bench.marks().published, (Seqs{2, 3, 4}));
+    bench.commit(0);
+    EXPECT_EQ(bench.drain.in_hand(), 1U);
 }
 
 TEST(Drain, AFailedClaimIsTriedAgainWithBackoff) {
