@@ -81,6 +81,11 @@ sub check_include
 		breach($file, $line, "amqp must not see PostgreSQL: it includes $name")
 		  if $quoted || $name =~ $server_header;
 	}
+	elsif ($layer eq 'worker')
+	{
+		breach($file, $line, "worker sees the server only through postgres/: it includes $name")
+		  if $quoted || $name =~ $server_header || $name =~ $amqp_header;
+	}
 	elsif ($layer eq 'postgres')
 	{
 		breach($file, $line, "postgres must not see the broker's client: it includes <$name>")

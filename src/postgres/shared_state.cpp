@@ -93,6 +93,18 @@ void set_latch_of(pg_atomic_uint32& procno) {
 
 }  // namespace
 
+SlotLock::SlotLock(LWLockMode mode) {
+    LWLockAcquire(state->lock, mode);
+}
+
+SlotLock::~SlotLock() {
+    LWLockRelease(state->lock);
+}
+
+void rename_slot(DrainerSlot& slot, const char* database_name) {
+    namestrcpy(&slot.database_name, database_name);
+}
+
 void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
     const uint64 generation = slot.generation;
     memset(&slot, 0, sizeof(slot));

@@ -74,9 +74,21 @@ struct SharedState {
     DrainerSlot slots[FLEXIBLE_ARRAY_MEMBER];
 };
 
+/// Holds SharedState::lock. What is done meanwhile must not raise a PostgreSQL error.
+class SlotLock {
+  public:
+    explicit SlotLock(LWLockMode mode);
+    ~SlotLock();
+    SlotLock(const SlotLock&) = delete;
+    SlotLock& operator=(const SlotLock&) = delete;
+};
+
 /// Gives a slot to a database, with everything in it as new but the count of generations. The
 /// caller holds the lock.
 void take_slot(DrainerSlot& slot, Oid database, const char* database_name);
+
+/// Follows a database that was renamed. The caller holds the lock.
+void rename_slot(DrainerSlot& slot, const char* database_name);
 
 /// The shared memory, or NULL in a server that has not preloaded the library.
 SharedState* shared_state();

@@ -14,14 +14,6 @@ namespace outbox::postgres {
 
 namespace {
 
-class Locked {
-  public:
-    explicit Locked(LWLockMode mode) { LWLockAcquire(shared_state()->lock, mode); }
-    ~Locked() { LWLockRelease(shared_state()->lock); }
-    Locked(const Locked&) = delete;
-    Locked& operator=(const Locked&) = delete;
-};
-
 template <std::size_t N>
 void copy_text(char (&target)[N], std::string_view text) {
     const std::size_t length = std::min(text.size(), N - 1);
@@ -64,7 +56,7 @@ bool Slot::attach(int index, uint64 generation) {
     SharedState* state = shared_state();
     // Before anything that can fail, so that it runs last of all exit callbacks.
     before_shmem_exit(detach, Int32GetDatum(index));
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     DrainerSlot& slot = state->slots[index];
     if (!OidIsValid(slot.database) || slot.generation != generation || slot.pid != 0) {
         return false;
@@ -105,14 +97,14 @@ void Slot::set_in_flight(std::size_t count) {
 
 void Slot::set_broker(std::string_view broker, bool connected) {
     const TimestampTz now = GetCurrentTimestamp();
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     copy_text(slot_->broker, broker);
     slot_->connected_since = connected ? now : 0;
 }
 
 void Slot::set_error(std::string_view error) {
     const TimestampTz now = GetCurrentTimestamp();
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     copy_text(slot_->last_error, error);
     slot_->last_error_at = now;
 }
@@ -126,20 +118,20 @@ bool Slot::take_recheck() {
 }
 
 void Slot::set_present() {
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     slot_->present = true;
     slot_->absent = false;
 }
 
 void Slot::set_absent() {
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     slot_->present = false;
     slot_->absent = true;
 }
 
 void Slot::ask_restart(Duration delay) {
     const TimestampTz now = GetCurrentTimestamp();
-    const Locked lock(LW_EXCLUSIVE);
+    const SlotLock lock(LW_EXCLUSIVE);
     slot_->restart_now = true;
     slot_->next_start =
         std::max(slot_->next_start, TimestampTzPlusMilliseconds(now, delay.count()));
@@ -150,7 +142,7 @@ bool Slot::is_alive(const Incarnation& other) const {
     if (other.slot < 0 || other.slot >= state->slot_count) {
         return false;
     }
-    const Locked lock(LW_SHARED);
+    const SlotLock lock(LW_SHARED);
     const DrainerSlot& slot = state->slots[other.slot];
     return slot.pid != 0 && slot.database == MyDatabaseId && slot.generation == other.generation;
 }

@@ -5,16 +5,10 @@
 
 #include "core/backoff.hpp"
 #include "postgres/log.hpp"
+#include "postgres/process.hpp"
 #include "postgres/session.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/wait.hpp"
-
-extern "C" {
-#include "postmaster/interrupt.h"
-#include "storage/proc.h"
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
-}
 
 namespace outbox::worker {
 
@@ -58,7 +52,7 @@ Launcher::Launcher()
 
 void Launcher::run() {
     for (;;) {
-        if (ShutdownRequestPending) {
+        if (postgres::shutdown_requested()) {
             return;
         }
         postgres::reload_if_asked();
@@ -127,9 +121,8 @@ void Launcher::claim_slot(const postgres::Database& database) {
     for (int i = 0; i < state_->slot_count; i++) {
         postgres::DrainerSlot& slot = state_->slots[i];
         if (slot.in_use && slot.database == database.oid) {
-            LWLockAcquire(state_->lock, LW_EXCLUSIVE);
-            namestrcpy(&slot.database_name, database.name.c_str());
-            LWLockRelease(state_->lock);
+            const postgres::SlotLock lock(LW_EXCLUSIVE);
+            postgres::rename_slot(slot, database.name.c_str());
             return;
         }
         if (free < 0 && (!slot.in_use || !OidIsValid(slot.database))) {
@@ -148,29 +141,25 @@ void Launcher::claim_slot(const postgres::Database& database) {
         }
         return;
     }
-    LWLockAcquire(state_->lock, LW_EXCLUSIVE);
+    const postgres::SlotLock lock(LW_EXCLUSIVE);
     postgres::take_slot(state_->slots[free], database.oid, database.name.c_str());
-    LWLockRelease(state_->lock);
 }
 
 // The database is gone, or not to be drained any more.
 void Launcher::release_slot(int index) {
     postgres::DrainerSlot& slot = state_->slots[index];
     if (slot.running && !has_ended(index)) {
-        LWLockAcquire(state_->lock, LW_SHARED);
-        const int pid = slot.pid;
-        LWLockRelease(state_->lock);
-        if (pid != 0) {
-            kill(pid, SIGTERM);
+        const postgres::SlotLock lock(LW_SHARED);
+        if (slot.pid != 0) {
+            kill(slot.pid, SIGTERM);
         }
         return;
     }
     handles_[static_cast<std::size_t>(index)].forget();
     starved_.erase(index);
-    LWLockAcquire(state_->lock, LW_EXCLUSIVE);
+    const postgres::SlotLock lock(LW_EXCLUSIVE);
     slot.database = InvalidOid;
     slot.running = false;
-    LWLockRelease(state_->lock);
 }
 
 bool Launcher::has_ended(int index) const {
@@ -183,9 +172,8 @@ void Launcher::reap() {
         postgres::DrainerSlot& slot = state_->slots[i];
         if (slot.running && has_ended(i)) {
             handles_[static_cast<std::size_t>(i)].forget();
-            LWLockAcquire(state_->lock, LW_EXCLUSIVE);
+            const postgres::SlotLock lock(LW_EXCLUSIVE);
             note_end(slot);
-            LWLockRelease(state_->lock);
         }
     }
 }
@@ -226,10 +214,9 @@ void Launcher::start_due() {
     for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
         postgres::DrainerSlot& slot = state_->slots[i];
         if (pg_atomic_exchange_u32(&slot.start_requested, 0) != 0) {
-            LWLockAcquire(state_->lock, LW_EXCLUSIVE);
+            const postgres::SlotLock lock(LW_EXCLUSIVE);
             slot.absent = false;
             slot.next_start = 0;
-            LWLockRelease(state_->lock);
         }
         if (may_start(slot, GetCurrentTimestamp())) {
             start(i);
@@ -239,26 +226,33 @@ void Launcher::start_due() {
 
 void Launcher::start(int index) {
     postgres::DrainerSlot& slot = state_->slots[index];
-    LWLockAcquire(state_->lock, LW_EXCLUSIVE);
-    slot.generation++;
-    slot.restart_now = false;
-    slot.last_started = GetCurrentTimestamp();
-    slot.running = true;
-    LWLockRelease(state_->lock);
+    {
+        const postgres::SlotLock lock(LW_EXCLUSIVE);
+        slot.generation++;
+        slot.restart_now = false;
+        slot.last_started = GetCurrentTimestamp();
+        slot.running = true;
+    }
     if (handles_[static_cast<std::size_t>(index)].start(index, slot.generation,
                                                         NameStr(slot.database_name))) {
         starved_.erase(index);
-        return;
+    } else {
+        note_starved(index);
     }
-    LWLockAcquire(state_->lock, LW_EXCLUSIVE);
-    note_end(slot);
-    strlcpy(slot.last_error, "out of background worker slots", sizeof(slot.last_error));
-    slot.last_error_at = slot.last_started;
-    LWLockRelease(state_->lock);
+}
+
+void Launcher::note_starved(int index) {
+    postgres::DrainerSlot& slot = state_->slots[index];
+    {
+        const postgres::SlotLock lock(LW_EXCLUSIVE);
+        note_end(slot);
+        strlcpy(slot.last_error, "out of background worker slots", sizeof(slot.last_error));
+        slot.last_error_at = slot.last_started;
+    }
     pg_atomic_fetch_add_u64(&slot.counters.start_failures, 1);
-    const bool news = starved_.empty();
+    const bool is_first = starved_.empty();
     starved_.insert(index);
-    if (news) {
+    if (is_first) {
         postgres::log_warning("outbox_drainer: out of background worker slots",
                               "The outbox of database \"" +
                                   std::string(NameStr(slot.database_name)) +

@@ -31,6 +31,7 @@ class Launcher {
     void start_due();
     bool may_start(const postgres::DrainerSlot& slot, std::int64_t now) const;
     void start(int index);
+    void note_starved(int index);
     bool has_ended(int index) const;
     int looking() const;
     Duration time_to_next() const;
