@@ -91,6 +91,7 @@ ExitReason Drainer::run() {
                 transact();
                 break;
             case Command::Kind::exit:
+                write_last_floor();
                 link_.close(now, "");
                 return stored_settings_changed_ ? ExitReason::settings_changed
                                                 : ExitReason::stopped;

@@ -50,6 +50,8 @@ class Drainer {
     bool refuse_table(const postgres::TableInfo& table);
     bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
     bool write_floor_if_due(postgres::Transaction& transaction, bool all_hit);
+    void write_last_floor();
+    std::int64_t floor() const;
     void count(const Marked& marked);
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);

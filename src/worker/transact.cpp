@@ -221,22 +221,39 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
     return true;
 }
 
-// The floor never passes a row that is neither ended nor deferred when this transaction commits. A
-// mark that hit nothing leaves its row in a state unknown to us, so then it stays where it is.
+// The floor never passes a row that is neither ended nor deferred when this transaction commits.
+std::int64_t Drainer::floor() const {
+    return std::min(lane_.lowest_open(), drain_.lowest_kept().value_or(lane_.lowest_open())) - 1;
+}
+
+// A mark that hit nothing leaves its row in a state unknown to us, so then the floor stays where it
+// is.
 bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit) {
     const Time now = postgres::monotonic_now();
-    const std::int64_t floor =
-        std::min(lane_.lowest_open(), drain_.lowest_kept().value_or(lane_.lowest_open())) - 1;
+    const std::int64_t reached = floor();
     const bool due = now >= floor_written_at_ + FLOOR_INTERVAL || drain_.stopping();
-    if (!all_hit || floor == floor_written_ || !due) {
+    if (!all_hit || reached == floor_written_ || !due) {
         return true;
     }
-    if (!postgres::write_floor(transaction, floor)) {
+    if (!postgres::write_floor(transaction, reached)) {
         return false;
     }
-    floor_written_ = floor;
+    floor_written_ = reached;
     floor_written_at_ = now;
     return true;
+}
+
+// At a stop, so that the next start walks nothing that is over.
+void Drainer::write_last_floor() {
+    // With rows still in hand, floor() counts on marks that are not going to be written.
+    if (!prepared_ || drain_.in_hand() > 0 || floor() == floor_written_) {
+        return;
+    }
+    postgres::Transaction transaction("outbox_drainer: writing where to begin next time");
+    if (!begin(transaction) || !write_floor_if_due(transaction, true) ||
+        transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+    }
 }
 
 void Drainer::count(const Marked& marked) {
