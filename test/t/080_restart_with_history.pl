@@ -27,9 +27,10 @@ $node->configure('drainer.enabled' => 'on');
 $node->safe_psql('postgres', q{SELECT emit('before')});
 $node->wait_query('postgres', q{SELECT published_at IS NOT NULL FROM outbox.event WHERE id = (SELECT event FROM ledger WHERE n = 1)});
 is(scalar @{ $broker->consume('q', count => 1) }, 1, 'the one event without published_at is sent, the history is not');
-# How far the history reaches is noted down now and then.
-$node->wait_query('postgres', "SELECT floor >= $history FROM outbox.relay_state");
+# How far the history reaches is noted down now and then, and at a stop.
+$node->wait_for_state('postgres', 'idle');
 $node->restart;
+is($node->safe_psql('postgres', "SELECT floor >= $history FROM outbox.relay_state"), 't', 'a stop notes down how far it came');
 
 my $pages = <<'SQL';
 SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit

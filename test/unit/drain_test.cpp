@@ -422,6 +422,27 @@ TEST(Drain, APassRowByRowThatWasGivenUpIsTriedAgainWithBackoff) {
     EXPECT_EQ(bench.drain.in_hand(), 1U);
 }
 
+TEST(Drain, AStopTriesRowsSetAsideAgainSoon) {
+    Bench bench = running(1, 1);
+    bench.confirm(1);
+    bench.fail();
+    bench.now += 100ms;
+    bench.fail();
+    bench.now += 200ms;
+    TransactionResult result;
+    result.unwritten = {1};
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    bench.commit(0, result);
+    bench.drain.stop(bench.now);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.marks().published, Seqs{1});
+    bench.commit(0, result);
+    bench.now += 200ms;
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    bench.commit(0);
+    EXPECT_EQ(bench.kind(), Kind::exit);
+}
+
 TEST(Drain, AFailedClaimIsTriedAgainWithBackoff) {
     Bench bench;
     bench.connect();
