@@ -34,7 +34,7 @@ Command Drain::next(Time now) {
         return {Command::Kind::disconnect, now, *reason, nullptr};
     }
     look_after_leases(now);
-    if (!may_run() || link_ != Link::up || stopping_) {
+    if (!may_run() || link_ != Link::up || stopping_ || (blocked_ && is_leaving())) {
         give_up_unsent();
     }
     if (stopping_ && now >= stop_deadline_) {
@@ -175,11 +175,12 @@ void Drain::transacted(Time now, const TransactionResult& result) {
         transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
         return;
     }
-    if (plan_.one_by_one) {
+    // A plan of marks alone that went well says nothing about the claim that failed before.
+    if (plan_.one_by_one || plan_.claim > 0 || !may_claim()) {
         transaction_failures_ = 0;
     }
     if (plan_.claim > 0) {
-        transaction_failures_ = 0;
+        claim_limit_ = std::max(claim_limit_, 2 * plan_.claim);
         look_ = result.more || look_;
         next_look_ = now + settings_.poll_interval;
         if (result.next_due.has_value()) {
@@ -257,6 +258,9 @@ void Drain::add_claim(Time, const TransactionResult& result) {
 void Drain::transaction_failed(Time now) {
     planned_rows_.clear();
     transaction_failures_++;
+    if (plan_.claim > 0 && plan_.marks.empty()) {
+        claim_limit_ = std::max<std::size_t>(plan_.claim / 2, 1);
+    }
     look_ = look_ || plan_.claim > 0;
     transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
 }
@@ -281,6 +285,11 @@ void Drain::configure(Time now, const DrainSettings& settings) {
         look_ = true;
     } else {
         next_settings_ = settings;
+        DrainSettings now_settings = settings;
+        now_settings.broker_uri = settings_.broker_uri;
+        now_settings.password_file = settings_.password_file;
+        now_settings.heartbeat = settings_.heartbeat;
+        settings_ = now_settings;
     }
     reconnect_at_ = std::min(reconnect_at_, now);
 }
@@ -295,7 +304,7 @@ void Drain::stop(Time now) {
     }
 }
 
-DrainerState Drain::state(Time now) const {
+DrainerState Drain::state() const {
     if (stopping_) {
         return DrainerState::stopping;
     }
@@ -311,13 +320,18 @@ DrainerState Drain::state(Time now) const {
     if (link_ == Link::connecting) {
         return DrainerState::connecting;
     }
-    if (link_ == Link::down || (transaction_failures_ > 0 && now < transact_at_)) {
+    if (link_ == Link::down || transaction_failures_ > 0) {
         return DrainerState::backoff;
     }
     if (blocked_) {
         return DrainerState::blocked;
     }
     return rows_in_hand_ > 0 ? DrainerState::publishing : DrainerState::idle;
+}
+
+bool Drain::holds(std::string_view token) const {
+    return std::any_of(batches_.begin(), batches_.end(),
+                       [token](const auto& batch) { return batch.second.token == token; });
 }
 
 std::optional<std::int64_t> Drain::lowest_kept() const {

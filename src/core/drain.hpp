@@ -120,10 +120,12 @@ class Drain {
     void hold_claims(bool held) noexcept { claims_held_ = held; }
     void stop(Time now);
 
-    DrainerState state(Time now) const;
+    DrainerState state() const;
     std::size_t in_flight() const noexcept { return tags_.open_count(); }
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
     bool stopping() const noexcept { return stopping_; }
+    /// Whether rows of the claim with this token are in hand.
+    bool holds(std::string_view token) const;
     /// The lowest sequence number of the fresh lane in hand that the current plan does not bring to
     /// an end; nullopt when there is none.
     std::optional<std::int64_t> lowest_kept() const;
@@ -149,6 +151,7 @@ class Drain {
     };
 
     bool may_run() const noexcept;
+    bool is_leaving() const noexcept;
     bool may_claim() const;
     bool may_publish(Time now) const;
     bool window_takes(const Row& row) const;
@@ -210,6 +213,9 @@ class Drain {
     std::vector<std::size_t> planned_rows_;
     int transaction_failures_ = 0;
     Time transact_at_{};
+    /// Halved by each claim that fails, so that a row which nobody can claim is found; doubled by
+    /// success.
+    std::size_t claim_limit_ = SIZE_MAX / 4;
     bool look_ = true;
     Time next_look_{};
 };

@@ -26,6 +26,11 @@ bool Drain::may_run() const noexcept {
     return settings_.enabled && !misconfigured_ && !settings_.broker_uri.empty();
 }
 
+// Another broker, or none, is wanted: this one is left as soon as nothing is on its way.
+bool Drain::is_leaving() const noexcept {
+    return next_settings_.has_value() || !may_run();
+}
+
 bool Drain::may_claim() const {
     return may_run() && link_ == Link::up && !blocked_ && !stopping_ && !claims_held_ &&
            !next_settings_.has_value() &&
@@ -57,7 +62,8 @@ std::optional<std::string> Drain::fault(Time now) const {
         return "connection attempt timed out after " +
                std::to_string(settings_.connect_timeout.count()) + " ms";
     }
-    if (link_ == Link::up && !blocked_ && tags_.open_count() > 0 && now >= confirm_deadline()) {
+    if (link_ == Link::up && (!blocked_ || is_leaving()) && tags_.open_count() > 0 &&
+        now >= confirm_deadline()) {
         return "no confirm from the broker for " +
                std::to_string(settings_.confirm_timeout.count()) + " ms";
     }
@@ -132,8 +138,11 @@ bool Drain::transaction_due(Time now) {
                                           stopping_ || transaction_failures_ > 0 ||
                                           now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
     // After a failure the settling is tried alone; only when nothing is left of it, the claim.
+    // What is in hand goes first: a claim only waits, while a full window or an empty hand lets it.
     const bool claim =
-        may_claim() && (transaction_failures_ > 0 ? !settle : look_ || now >= next_look_);
+        may_claim() &&
+        (transaction_failures_ > 0 ? !settle
+                                   : (settle || !may_publish(now)) && (look_ || now >= next_look_));
     if (!settle && !claim) {
         return false;
     }
@@ -151,7 +160,7 @@ void Drain::make_plan(Time now, bool claim) {
     plan_.one_by_one = transaction_failures_ > 1 && !claim;
     add_marks(false);
     if (claim) {
-        plan_.claim = static_cast<std::size_t>(settings_.batch_size);
+        plan_.claim = std::min(claim_limit_, static_cast<std::size_t>(settings_.batch_size));
         look_ = false;
     }
 }
@@ -255,7 +264,7 @@ Command Drain::wait(Time now) const {
     if (link_ == Link::up) {
         not_after(next_look_);
     }
-    if (tags_.open_count() > 0 && !blocked_) {
+    if (tags_.open_count() > 0 && (!blocked_ || is_leaving())) {
         not_after(confirm_deadline());
     }
     if (set_aside_ > 0) {
@@ -270,9 +279,11 @@ Command Drain::wait(Time now) const {
     return {Command::Kind::wait, until, "", nullptr};
 }
 
-// A broker that blocked could not answer meanwhile.
+// A broker that blocked could not answer meanwhile; but one that is to be left is not waited for
+// longer.
 Time Drain::confirm_deadline() const {
-    return std::max(rows_[tags_.oldest()].since, last_blocked_) + settings_.confirm_timeout;
+    const Time since = rows_[tags_.oldest()].since;
+    return (is_leaving() ? since : std::max(since, last_blocked_)) + settings_.confirm_timeout;
 }
 
 }  // namespace outbox

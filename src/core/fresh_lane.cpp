@@ -87,8 +87,8 @@ std::vector<Interval> FreshLane::gaps_to_scan() const {
             all.insert(all.end(), range.gaps.begin(), range.gaps.end());
         }
     }
-    for (std::int64_t hole : holes_) {
-        all.push_back({hole, hole});
+    for (const auto& [seq, passed_over] : holes_) {
+        all.push_back({seq, seq});
     }
     return merged(std::move(all));
 }
@@ -113,7 +113,7 @@ void FreshLane::gaps_scanned(std::span<const SeenRow> seen, bool complete) {
     holes_.erase(holes_.begin(), holes_.upper_bound(read_up_to));
     for (const SeenRow& row : seen) {
         if (row.fate == SeenRow::Fate::passed_over) {
-            holes_.insert(row.seq);
+            holes_[row.seq] = true;
         }
     }
     close_ranges();
@@ -127,7 +127,7 @@ void FreshLane::advanced(std::span<const SeenRow> seen, std::span<const Writer> 
     born.gaps = without({{cursor_ + 1, seen.back().seq}}, seen);
     for (const SeenRow& row : seen) {
         if (row.fate == SeenRow::Fate::passed_over) {
-            holes_.insert(row.seq);
+            holes_[row.seq] = true;
         }
     }
     cursor_ = seen.back().seq;
@@ -144,8 +144,13 @@ void FreshLane::advanced(std::span<const SeenRow> seen, std::span<const Writer> 
 
 void FreshLane::add_hole(std::int64_t seq) {
     if (seq <= cursor_) {
-        holes_.insert(seq);
+        holes_[seq] = false;
     }
+}
+
+bool FreshLane::was_passed_over(std::int64_t seq) const {
+    const auto hole = holes_.find(seq);
+    return hole != holes_.end() && hole->second;
 }
 
 std::int64_t FreshLane::lowest_open() const noexcept {
@@ -156,7 +161,7 @@ std::int64_t FreshLane::lowest_open() const noexcept {
         }
     }
     if (!holes_.empty()) {
-        lowest = std::min(lowest, *holes_.begin());
+        lowest = std::min(lowest, holes_.begin()->first);
     }
     return lowest;
 }

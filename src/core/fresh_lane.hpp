@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <vector>
@@ -94,6 +95,8 @@ class FreshLane {
     /// Whether another pass should follow at once, without waiting for a wake.
     bool wants_pass() const noexcept;
     std::size_t hole_count() const noexcept { return holes_.size(); }
+    /// Whether somebody else held the row when the last pass looked.
+    bool was_passed_over(std::int64_t seq) const;
 
     std::size_t range_count() const noexcept { return ranges_.size(); }
     std::size_t gap_count() const noexcept;
@@ -113,7 +116,7 @@ class FreshLane {
 
     std::int64_t cursor_ = 0;
     std::vector<Range> ranges_;
-    std::set<std::int64_t> holes_;
+    std::map<std::int64_t, bool> holes_;  ///< and whether the last pass passed it over
     std::set<Writer> ended_before_;
     std::set<Writer> ended_by_now_;
     bool incomplete_ = false;

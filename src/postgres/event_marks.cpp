@@ -15,11 +15,15 @@ namespace outbox::postgres {
 
 namespace {
 
+// A row that somebody else has brought to its end meanwhile is not ours to change, whoever's claim
+// it carries.
+#define UNENDED " AND e.published_at IS NULL AND e.dead_at IS NULL"
+
 Statement mark_published_statement = {
     "UPDATE outbox.event e SET published_at = pg_catalog.clock_timestamp(), claimed_at = NULL,"
     " claimed_by = NULL, next_attempt_at = NULL"
-    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
-    " RETURNING e.seq",
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) "
+    "$2" UNENDED " RETURNING e.seq",
     2,
     {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
     nullptr};
@@ -31,7 +35,7 @@ Statement mark_failed_statement = {
     " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval)"
     " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
     " AS f(seq, error, delay_ms)"
-    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $4"
+    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $4" UNENDED
     " RETURNING e.seq",
     4,
     {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, TEXTOID},
@@ -39,16 +43,16 @@ Statement mark_failed_statement = {
 
 Statement release_statement = {
     "UPDATE outbox.event e SET claimed_at = NULL, claimed_by = NULL"
-    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
-    " RETURNING e.seq",
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) "
+    "$2" UNENDED " RETURNING e.seq",
     2,
     {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
     nullptr};
 
 Statement renew_statement = {
     "UPDATE outbox.event e SET claimed_at = pg_catalog.clock_timestamp()"
-    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) $2"
-    " RETURNING e.seq",
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) "
+    "$2" UNENDED " RETURNING e.seq",
     2,
     {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
     nullptr};

@@ -27,11 +27,12 @@ struct WalkedRow {
     std::int64_t payload_bytes = 0;
 };
 
-/// A row that carries a claim.
+/// A row looked at for its claim.
 struct HeldRow {
     std::int64_t seq = 0;
-    std::string_view claimed_by;
-    bool expired = false;  ///< its lease is over
+    std::string_view claimed_by;  ///< empty: nobody
+    bool expired = false;         ///< its lease is over
+    bool fresh = false;           ///< neither ended nor deferred
 };
 
 // Each function below runs one statement in `transaction`, which must be open. A nullopt or false
@@ -52,7 +53,8 @@ std::optional<std::span<const WalkedRow>> walk_fresh(Transaction& transaction, s
 std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction,
                                                     std::span<const Interval> gaps,
                                                     std::size_t limit);
-/// Deferred rows whose time has come and that nobody holds, in the order in which they came due.
+/// Deferred rows whose time has come and that nobody holds or has locked, in the order in which
+/// they came due; locks them.
 std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, std::size_t limit);
 /// How long until the next deferred row comes due; negative when there is none.
 std::optional<Duration> next_due(Transaction& transaction);
@@ -77,9 +79,10 @@ std::optional<std::span<const std::int64_t>> renew_rows(Transaction& transaction
                                                         std::span<const std::int64_t> seqs,
                                                         const char* token);
 
-/// Rows with a claim and a number above `after`, ascending, at most `limit`.
-std::optional<std::span<const HeldRow>> held_rows(Transaction& transaction, std::int64_t after,
-                                                  std::size_t limit, Duration lease_ttl);
+/// Rows above `after` up to `last`, ascending, at most `limit`, whatever their state.
+std::optional<std::span<const HeldRow>> inspect_rows(Transaction& transaction, std::int64_t after,
+                                                     std::int64_t last, std::size_t limit,
+                                                     Duration lease_ttl);
 /// Deferred rows with a claim, at most `limit`.
 std::optional<std::span<const HeldRow>> held_deferred_rows(Transaction& transaction,
                                                            std::size_t limit, Duration lease_ttl);

@@ -37,11 +37,12 @@ Statement walk_gaps_statement = {
     {INT8ARRAYOID, INT8ARRAYOID, INT8OID, InvalidOid},
     nullptr};
 
+// Locks what it gives: rows that somebody else has locked must not hide those behind them.
 Statement walk_due_statement = {
     "SELECT e.seq, false, e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8"
     " FROM outbox.event e"
     " WHERE e.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now() AND e.claimed_by IS NULL"
-    " ORDER BY e.next_attempt_at, e.seq LIMIT $1",
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED",
     1,
     {INT8OID, InvalidOid, InvalidOid, InvalidOid},
     nullptr};
@@ -61,20 +62,26 @@ Statement last_drawn_statement = {"SELECT pg_catalog.pg_sequence_last_value($1)"
                                   {REGCLASSOID, InvalidOid, InvalidOid, InvalidOid},
                                   nullptr};
 
-#define HELD                                                                                  \
-    "SELECT e.seq, e.claimed_by, e.claimed_at IS NULL OR e.claimed_at OPERATOR(pg_catalog.<)" \
-    " (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1 OPERATOR(pg_catalog.*)"        \
-    " '1 millisecond'::pg_catalog.interval))"                                                 \
-    " FROM outbox.event e WHERE e.claimed_by IS NOT NULL"                                     \
-    " AND e.published_at IS NULL AND e.dead_at IS NULL AND "
+#define EXPIRED                                                                        \
+    "e.claimed_at IS NULL OR e.claimed_at OPERATOR(pg_catalog.<)"                      \
+    " (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1 OPERATOR(pg_catalog.*)" \
+    " '1 millisecond'::pg_catalog.interval))"
 
-Statement held_statement = {HELD "e.seq OPERATOR(pg_catalog.>) $2 ORDER BY e.seq LIMIT $3",
-                            3,
-                            {FLOAT8OID, INT8OID, INT8OID, InvalidOid},
-                            nullptr};
+// Bounded by the rows walked, not by those found: what is walked may be a backlog of millions.
+Statement inspect_statement = {
+    "SELECT e.seq, e.claimed_by, " EXPIRED ", " FRESH
+    " FROM outbox.event e"
+    " WHERE e.seq OPERATOR(pg_catalog.>) $2 AND e.seq OPERATOR(pg_catalog.<=) $3"
+    " ORDER BY e.seq LIMIT $4",
+    4,
+    {FLOAT8OID, INT8OID, INT8OID, INT8OID},
+    nullptr};
 
 Statement held_deferred_statement = {
-    HELD "e.next_attempt_at IS NOT NULL ORDER BY e.next_attempt_at, e.seq LIMIT $2",
+    "SELECT e.seq, e.claimed_by, " EXPIRED
+    ", false FROM outbox.event e"
+    " WHERE e.claimed_by IS NOT NULL AND e.next_attempt_at IS NOT NULL"
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $2",
     2,
     {FLOAT8OID, INT8OID, InvalidOid, InvalidOid},
     nullptr};
@@ -108,7 +115,7 @@ std::span<const HeldRow> held() {
     const std::size_t count = row_count();
     auto* rows = allocate<HeldRow>(count);
     for (std::size_t i = 0; i < count; i++) {
-        rows[i] = {int64_column(i, 1), text_column(i, 2), bool_column(i, 3)};
+        rows[i] = {int64_column(i, 1), text_column(i, 2), bool_column(i, 3), bool_column(i, 4)};
     }
     SPI_freetuptable(SPI_tuptable);
     return {rows, count};
@@ -173,7 +180,7 @@ std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction,
 std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, std::size_t limit) {
     std::span<const WalkedRow> rows;
     const bool ok = transaction.run([&] {
-        execute(walk_due_statement, {limit_value(limit)}, Access::read, transaction.snapshot());
+        execute(walk_due_statement, {limit_value(limit)}, Access::write, transaction.snapshot());
         rows = walked_rows();
     });
     return ok ? std::optional(rows) : std::nullopt;
@@ -190,12 +197,15 @@ std::optional<Duration> next_due(Transaction& transaction) {
     return ok ? std::optional(due) : std::nullopt;
 }
 
-std::optional<std::span<const HeldRow>> held_rows(Transaction& transaction, std::int64_t after,
-                                                  std::size_t limit, Duration lease_ttl) {
+std::optional<std::span<const HeldRow>> inspect_rows(Transaction& transaction, std::int64_t after,
+                                                     std::int64_t last, std::size_t limit,
+                                                     Duration lease_ttl) {
     std::span<const HeldRow> rows;
     const bool ok = transaction.run([&] {
-        execute(held_statement, {ttl_value(lease_ttl), Int64GetDatum(after), limit_value(limit)},
-                Access::read);
+        execute(
+            inspect_statement,
+            {ttl_value(lease_ttl), Int64GetDatum(after), Int64GetDatum(last), limit_value(limit)},
+            Access::read);
         rows = held();
     });
     return ok ? std::optional(rows) : std::nullopt;

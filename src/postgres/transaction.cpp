@@ -14,6 +14,20 @@ extern "C" {
 
 namespace outbox::postgres {
 
+namespace {
+
+// Apart from the commit: an error in here must not make a commit that happened look like one that
+// failed.
+void report_end() noexcept {
+    PgError ignored;
+    pg_try(ignored, [] {
+        pgstat_report_stat(false);
+        pgstat_report_activity(STATE_IDLE, nullptr);
+    });
+}
+
+}  // namespace
+
 bool Transaction::begin(Oid owner) noexcept {
     outer_context_ = CurrentMemoryContext;
     GetUserIdAndSecContext(&outer_user_.user, &outer_user_.security_context);
@@ -46,17 +60,18 @@ CommitOutcome Transaction::commit() noexcept {
         PopActiveSnapshot();
         SPI_finish();
         AtEOXact_GUC(false, outer_user_.guc_nest_level);
+        // A cancel that came before is an error now; one that comes later is seen by cancel_seen().
         forget_cancel();
+        CHECK_FOR_INTERRUPTS();
         CommitTransactionCommand();
         SetUserIdAndSecContext(outer_user_.user, outer_user_.security_context);
         MemoryContextSwitchTo(outer_context_);
-        pgstat_report_stat(false);
-        pgstat_report_activity(STATE_IDLE, nullptr);
     });
     if (!committed) {
         return CommitOutcome::failed;
     }
     open_ = false;
+    report_end();
     leave_transaction();
     // A standby's answer is waited for inside the commit and that wait ends early, with a mere
     // warning, by a cancel or a shutdown.
@@ -73,11 +88,7 @@ void Transaction::abort() noexcept {
     pg_try(second, [] { AbortOutOfAnyTransaction(); });
     MemoryContextSwitchTo(outer_context_);
     SetUserIdAndSecContext(outer_user_.user, outer_user_.security_context);
-    PgError ignored;
-    pg_try(ignored, [] {
-        pgstat_report_stat(false);
-        pgstat_report_activity(STATE_IDLE, nullptr);
-    });
+    report_end();
     leave_transaction();
 }
 

@@ -14,8 +14,10 @@ namespace outbox::worker {
 
 namespace {
 
-// A send that takes longer than this has met a peer that does not read.
+// A send that takes longer than this, and than its size takes on a slow line, has met a peer that
+// does not read.
 constexpr Duration SEND_LIMIT{5000};
+constexpr std::size_t SLOW_LINE_BYTES_PER_MS = 1000;
 // How long the broker has to answer a goodbye.
 constexpr Duration GOODBYE{200};
 // What a message takes beside its body and headers: frames, routing and the other properties.
@@ -112,7 +114,8 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         drain_.rejected(now, rejection->code, rejection->detail);
         return;
     }
-    postgres::begin_send(connection_.fd(), SEND_LIMIT);
+    postgres::begin_send(connection_.fd(),
+                         SEND_LIMIT + Duration{message.body.size() / SLOW_LINE_BYTES_PER_MS});
     const std::optional<std::uint64_t> tag = connection_.publish(message);
     postgres::end_send();
     if (!tag.has_value()) {
@@ -156,7 +159,7 @@ void BrokerLink::say_goodbye() {
             handle(now, *incoming);
         }
         postgres::PgError error;
-        if (!connection_.is_open() ||
+        if (connection_.fd() < 0 ||
             !postgres::wait_for(connection_.fd(), true, false, until - now, error)) {
             return;
         }

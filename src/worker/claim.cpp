@@ -3,8 +3,10 @@
 #include "worker/claim.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "postgres/log.hpp"
+#include "postgres/wait.hpp"
 #include "postgres/writers.hpp"
 #include "worker/drainer.hpp"
 
@@ -54,6 +56,7 @@ bool Drainer::claim(postgres::Transaction& transaction, Claim& claim) {
     if (!walk(transaction, claim)) {
         return false;
     }
+    retry_unclaimable(claim);
     if (!claim.wanted.empty()) {
         const auto events = postgres::claim_rows(transaction, claim.wanted, claim.token.c_str(),
                                                  claim.memory.context());
@@ -79,9 +82,8 @@ bool Drainer::note_ended_writers(postgres::Transaction& transaction, FreshLane& 
     return true;
 }
 
-// Reads, without locking, what this pass may take: due rows of the deferred lane, at most half of
-// the room, then what appeared in gaps, then fresh rows. Fresh rows are only read when the gaps
-// were read to their end.
+// Reads what this pass may take: due rows of the deferred lane, at most half of the room, then what
+// appeared in gaps, then fresh rows. Fresh rows are only read when the gaps were read to their end.
 bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
     const std::size_t half = std::max<std::size_t>(claim.room / 2, 1);
     const auto due = postgres::walk_due(transaction, half);
@@ -95,32 +97,113 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
     if (sequence_moved_back(claim.lane, *last)) {
         claim.lane = FreshLane(0);
         claim.lane.begin_pass();
+        claim.sequence_moved = true;
     }
-    claim.take(*due, [](const postgres::WalkedRow&) { return true; });
-    claim.more = due->size() == half;
-
-    const std::vector<Interval> gaps = claim.lane.gaps_to_scan();
-    if (!gaps.empty()) {
-        const std::size_t limit = claim.room + claim.lane.hole_count();
-        const auto rows = postgres::walk_gaps(transaction, gaps, limit);
-        if (!rows.has_value()) {
-            return false;
-        }
-        const std::size_t covered = claim.take(*rows, is_free);
-        claim.in_gaps = rows->first(covered);
-        claim.complete = covered == rows->size() && rows->size() < limit;
+    const std::size_t taken = claim.take(
+        *due, [this](const postgres::WalkedRow& row) { return !unclaimable_.contains(row.seq); });
+    claim.more = due->size() == half || taken < due->size();
+    if (!walk_gaps(transaction, claim)) {
+        return false;
     }
-    if (claim.complete && claim.wanted.size() < claim.room) {
-        const auto rows = postgres::walk_fresh(transaction, claim.lane.cursor(), *last, claim.room);
-        if (!rows.has_value()) {
-            return false;
-        }
-        claim.fresh = rows->first(claim.take(*rows, is_free));
-        claim.more = claim.more || rows->size() == claim.room || claim.fresh.size() < rows->size();
-    } else {
+    if (!claim.complete || claim.wanted.size() == claim.room) {
         claim.more = true;
+        return true;
     }
+    const auto rows = postgres::walk_fresh(transaction, claim.lane.cursor(), *last, claim.room);
+    const auto alive =
+        rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
+    if (!alive.has_value()) {
+        return false;
+    }
+    claim.fresh = alive->first(claim.take(
+        *alive, [&](const postgres::WalkedRow& row) { return may_be_claimed(row, claim); }));
+    claim.more = claim.more || rows->size() == claim.room || claim.fresh.size() < rows->size();
     return true;
+}
+
+bool Drainer::walk_gaps(postgres::Transaction& transaction, Claim& claim) {
+    const std::vector<Interval> gaps = claim.lane.gaps_to_scan();
+    if (gaps.empty()) {
+        return true;
+    }
+    const std::size_t limit = claim.room + claim.lane.hole_count();
+    const auto rows = postgres::walk_gaps(transaction, gaps, limit);
+    const auto alive =
+        rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
+    if (!alive.has_value()) {
+        return false;
+    }
+    const std::size_t covered = claim.take(
+        *alive, [&](const postgres::WalkedRow& row) { return may_be_claimed(row, claim); });
+    claim.in_gaps = alive->first(covered);
+    claim.complete = covered == rows->size() && rows->size() < limit;
+    return true;
+}
+
+// Rows that somebody else held when the last pass looked get half of the room at most, so that
+// however many an operator has locked, others are still reached.
+bool Drainer::may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const {
+    if (!is_free(row) || unclaimable_.contains(row.seq)) {
+        return false;
+    }
+    if (!claim.lane.was_passed_over(row.seq)) {
+        return true;
+    }
+    claim.holes_tried++;
+    return claim.holes_tried <= std::max<std::size_t>(claim.room / 2, 1);
+}
+
+// A row that a dead drainer holds is taken back here and claimed by the next pass; rows behind it
+// have to wait for that, or they would go first.
+std::optional<std::span<const postgres::WalkedRow>> Drainer::before_dead_claims(
+    postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows, Claim& claim) {
+    const auto first_dead = std::find_if(rows.begin(), rows.end(), [this](const auto& row) {
+        return row.fresh && !row.claimed_by.empty() && is_dead(row.claimed_by);
+    });
+    std::map<std::string, std::vector<std::int64_t>> by_token;
+    for (auto row = first_dead; row != rows.end(); ++row) {
+        if (row->fresh && !row->claimed_by.empty() && is_dead(row->claimed_by)) {
+            by_token[std::string(row->claimed_by)].push_back(row->seq);
+        }
+    }
+    for (const auto& [token, seqs] : by_token) {
+        const auto hit = postgres::release_rows(transaction, seqs, token.c_str());
+        if (!hit.has_value()) {
+            return std::nullopt;
+        }
+        claim.taken_back += hit->size();
+    }
+    return rows.first(static_cast<std::size_t>(first_dead - rows.begin()));
+}
+
+// Now and then, when there is nothing else to do: perhaps a row that could not be claimed can be
+// now.
+void Drainer::retry_unclaimable(Claim& claim) {
+    const Time now = postgres::monotonic_now();
+    for (auto& [seq, retry_at] : unclaimable_) {
+        if (claim.wanted.empty() && now >= retry_at) {
+            claim.wanted.push_back(seq);
+        }
+    }
+}
+
+// A row that alone makes the claim fail (a trigger or a constraint refuses the change) is left out
+// from then on.
+void Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& error) {
+    const bool passing =
+        error.sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || error.sqlstate == ERRCODE_QUERY_CANCELED;
+    if (claim.wanted.size() != 1 || passing) {
+        return;
+    }
+    const bool is_news = !unclaimable_.contains(claim.wanted.front());
+    unclaimable_[claim.wanted.front()] = postgres::monotonic_now() + UNCLAIMABLE_RETRY;
+    if (is_news) {
+        const std::string problem =
+            "event with seq " + std::to_string(claim.wanted.front()) + " cannot be claimed: ";
+        slot_.set_error(problem + error.message);
+        postgres::log_warning("outbox_drainer: " + problem + error.message, error.detail,
+                              "It is left out and tried again every minute; other events go on.");
+    }
 }
 
 bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {
@@ -140,7 +223,11 @@ bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {
         }
         claim.lane.advanced(seen(claim.fresh), writers);
     }
-    claim.more = claim.more || claim.lane.wants_pass();
+    // Without progress there is nothing to be gained from looking again at once: what stands in the
+    // way is somebody else's, and ends without waking us.
+    const bool progress = !claim.events.empty() || !claim.fresh.empty() || claim.taken_back > 0;
+    const bool wants_more = claim.more || claim.lane.wants_pass();
+    claim.more = progress && wants_more;
     if (claim.more) {
         return true;
     }
@@ -151,8 +238,7 @@ bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {
     if (*due >= Duration{0}) {
         claim.next_due = due;
     }
-    // Somebody else's lock or claim ends without waking us.
-    if (claim.lane.hole_count() > 0) {
+    if (wants_more || claim.lane.hole_count() > 0) {
         claim.next_due = std::min(claim.next_due.value_or(HOLE_RETRY), HOLE_RETRY);
     }
     return true;
@@ -162,20 +248,17 @@ SeenRow::Fate Drainer::fate_of(const postgres::WalkedRow& row, const Claim& clai
     if (was_claimed(claim.events, row.seq)) {
         return SeenRow::Fate::claimed;
     }
-    if (!row.fresh || classify_token(row.claimed_by, self_) == TokenOwner::mine) {
+    if (!row.fresh || drain_.holds(row.claimed_by)) {
         return SeenRow::Fate::elsewhere;
     }
     return SeenRow::Fate::passed_over;
 }
 
 // setval or TRUNCATE ... RESTART IDENTITY: numbers below the cursor come again.
-bool Drainer::sequence_moved_back(const FreshLane& lane, std::int64_t last) {
+bool Drainer::sequence_moved_back(const FreshLane& lane, std::int64_t last) const {
     if (last >= lane.cursor() && table_.sequence_file == sequence_file_) {
         return false;
     }
-    sequence_file_ = table_.sequence_file;
-    floor_written_ = NO_FLOOR;
-    floor_written_at_ = Time{};
     postgres::log_warning(
         "outbox_drainer: sequence \"outbox.event_seq\" went back or was replaced",
         "The table is read again from its first row.",

@@ -16,6 +16,8 @@ namespace outbox::worker {
 
 /// How soon a row that somebody else holds is looked at again.
 inline constexpr Duration HOLE_RETRY{500};
+/// How soon a row is tried again that could not be claimed.
+inline constexpr Duration UNCLAIMABLE_RETRY{60000};
 
 /// One claim on its way: how much may be taken, what was read, what was taken.
 struct Drainer::Claim {
@@ -30,6 +32,9 @@ struct Drainer::Claim {
     std::span<const postgres::WalkedRow> in_gaps;
     std::span<const postgres::WalkedRow> fresh;
     bool complete = true;  ///< the gaps were read to their end
+    std::size_t holes_tried = 0;
+    std::size_t taken_back = 0;   ///< rows taken back from dead drainers
+    bool sequence_moved = false;  ///< the lane starts anew
 
     std::span<const Event> events;
     bool more = false;

@@ -179,7 +179,7 @@ void Drainer::judge_configuration() {
 void Drainer::wait(Time until) {
     link_.flush();
     const Time now = postgres::monotonic_now();
-    postgres::report_activity(activity_of(drain_.state(now)));
+    postgres::report_activity(activity_of(drain_.state()));
     const Duration timeout = std::min({until - now, link_.max_wait(), settings_.poll_interval});
     const auto wanted = link_.wanted();
     postgres::PgError error;
@@ -189,7 +189,7 @@ void Drainer::wait(Time until) {
 }
 
 void Drainer::report() {
-    slot_.set_state(drain_.state(postgres::monotonic_now()));
+    slot_.set_state(drain_.state());
     slot_.set_in_flight(drain_.in_flight());
 }
 

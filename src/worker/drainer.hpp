@@ -49,7 +49,8 @@ class Drainer {
     bool begin(postgres::Transaction& transaction);
     bool refuse_table(const postgres::TableInfo& table);
     bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
-    bool write_floor_if_due(postgres::Transaction& transaction, bool all_hit);
+    bool write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
+                            std::optional<std::int64_t>& written);
     void write_last_floor();
     std::int64_t floor() const;
     void count(const Marked& marked);
@@ -61,18 +62,30 @@ class Drainer {
     bool note_ended_writers(postgres::Transaction& transaction, FreshLane& lane,
                             FreshLane::Moment moment);
     bool walk(postgres::Transaction& transaction, Claim& claim);
+    bool walk_gaps(postgres::Transaction& transaction, Claim& claim);
+    bool may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const;
+    std::optional<std::span<const postgres::WalkedRow>> before_dead_claims(
+        postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows,
+        Claim& claim);
+    void retry_unclaimable(Claim& claim);
+    void note_failed_claim(const Claim& claim, const postgres::PgError& error);
     bool report_to_lane(postgres::Transaction& transaction, Claim& claim);
     SeenRow::Fate fate_of(const postgres::WalkedRow& row, const Claim& claim) const;
-    bool sequence_moved_back(const FreshLane& lane, std::int64_t last);
+    bool sequence_moved_back(const FreshLane& lane, std::int64_t last) const;
 
     // What others left behind (reclaim.cpp).
     bool prepare();
     bool find_table();
-    bool reclaim(std::int64_t after);
+    bool reclaim();
+    bool reclaim_deferred(std::size_t& released);
+    bool look_through(std::int64_t& position, std::int64_t last);
+    void note_taken_back(std::size_t count);
     bool release_held(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
                       std::vector<std::int64_t>& released);
     bool may_take_over(const postgres::HeldRow& row) const;
+    bool is_dead(std::string_view token) const;
     void sweep();
+    void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
 
     postgres::Slot& slot_;
     Incarnation self_;
@@ -92,6 +105,10 @@ class Drainer {
     bool prepared_ = false;
     Time prepare_at_{};
     Time sweep_at_{};
+    std::int64_t sweep_position_ = 0;    ///< above the floor
+    std::int64_t history_position_ = 0;  ///< below it
+    std::map<std::int64_t, Time>
+        unclaimable_;  ///< rows that make a claim fail, and when to try them again
     static constexpr std::int64_t NO_FLOOR = -1;
     std::int64_t floor_written_ = NO_FLOOR;
     Time floor_written_at_{};

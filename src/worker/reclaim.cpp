@@ -12,7 +12,9 @@ namespace outbox::worker {
 namespace {
 
 constexpr std::size_t CHUNK = 10000;
-constexpr Duration SHORTEST_SWEEP_INTERVAL{10000};
+constexpr int START_CHUNKS = 10;
+constexpr Duration SWEEP_INTERVAL_LEAST{10000};
+constexpr Duration SWEEP_INTERVAL_MOST{60000};
 
 }  // namespace
 
@@ -39,9 +41,8 @@ bool Drainer::prepare() {
     }
     lane_ = FreshLane(floor);
     floor_written_ = floor;
-    sweep_at_ =
-        postgres::monotonic_now() + std::max(settings_.lease_ttl / 2, SHORTEST_SWEEP_INTERVAL);
-    return reclaim(floor);
+    sweep_at_ = postgres::monotonic_now() + SWEEP_INTERVAL_LEAST;
+    return reclaim();
 }
 
 // Who owns the table has to be known before anything can be done as its owner.
@@ -60,43 +61,92 @@ bool Drainer::find_table() {
     return OidIsValid(table_.event);
 }
 
-// Takes back every claim above `after`, and every deferred one, whose holder is dead or whose lease
-// is over.
-bool Drainer::reclaim(std::int64_t after) {
-    for (bool deferred : {true, false}) {
-        for (bool more = true; more;) {
-            postgres::Transaction transaction(
-                "outbox_drainer: taking back claims of dead drainers");
-            if (!begin(transaction)) {
-                note_database_error(transaction.error());
-                return false;
-            }
-            const auto rows =
-                deferred ? postgres::held_deferred_rows(transaction, CHUNK, settings_.lease_ttl)
-                         : postgres::held_rows(transaction, after, CHUNK, settings_.lease_ttl);
-            std::vector<std::int64_t> released;
-            if (!rows.has_value() || !release_held(transaction, *rows, released)) {
-                note_database_error(transaction.error());
-                return false;
-            }
-            more = rows->size() == CHUNK && (!deferred || !released.empty());
-            after = !deferred && !rows->empty() ? rows->back().seq : after;
-            if (transaction.commit() == postgres::CommitOutcome::failed) {
-                note_database_error(transaction.error());
-                return false;
-            }
-            for (std::int64_t seq : released) {
-                lane_.add_hole(seq);
-            }
-            postgres::add(slot_.counters().expired_leases, released.size());
-            if (!released.empty()) {
-                drain_.woken();
-                postgres::log_line("outbox_drainer: took back " + std::to_string(released.size()) +
-                                   " events from drainers that are gone");
-            }
+// Takes back what dead drainers hold and what has no lease any more: of the deferred lane all, of
+// the fresh lane what lies near the floor. Any more of it is taken back by the claim when it comes
+// there.
+bool Drainer::reclaim() {
+    for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
+        std::size_t released = 0;
+        if (!reclaim_deferred(released)) {
+            return false;
+        }
+        if (released < CHUNK) {
+            break;
+        }
+    }
+    std::int64_t position = lane_.cursor();
+    for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
+        const std::int64_t before = position;
+        if (!look_through(position, INT64_MAX)) {
+            return false;
+        }
+        if (position == before) {
+            break;
         }
     }
     return true;
+}
+
+bool Drainer::reclaim_deferred(std::size_t& released) {
+    postgres::Transaction transaction("outbox_drainer: taking back claims of dead drainers");
+    const auto rows = begin(transaction)
+                          ? postgres::held_deferred_rows(transaction, CHUNK, settings_.lease_ttl)
+                          : std::optional<std::span<const postgres::HeldRow>>();
+    std::vector<std::int64_t> seqs;
+    if (!rows.has_value() || !release_held(transaction, *rows, seqs) ||
+        transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    released = seqs.size();
+    note_taken_back(released);
+    return true;
+}
+
+// Looks at one chunk of rows above `position`, up to `last`: takes back claims whose holder is dead
+// or whose lease is over, and has an eye on free rows behind the cursor, which no pass would find.
+// Moves `position` to the last row looked at.
+bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
+    postgres::Transaction transaction("outbox_drainer: looking for claims of dead drainers");
+    const auto rows = begin(transaction) ? postgres::inspect_rows(transaction, position, last,
+                                                                  CHUNK, settings_.lease_ttl)
+                                         : std::optional<std::span<const postgres::HeldRow>>();
+    std::vector<std::int64_t> released;
+    if (!rows.has_value() || !release_held(transaction, *rows, released)) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    std::vector<std::int64_t> left_behind;
+    for (const postgres::HeldRow& row : *rows) {
+        if (row.fresh && row.claimed_by.empty() && row.seq <= lane_.cursor()) {
+            left_behind.push_back(row.seq);
+        }
+    }
+    position = rows->empty() ? position : rows->back().seq;
+    if (transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return false;
+    }
+    for (std::int64_t seq : released) {
+        lane_.add_hole(seq);
+    }
+    for (std::int64_t seq : left_behind) {
+        lane_.add_hole(seq);
+    }
+    if (!left_behind.empty()) {
+        drain_.woken();
+    }
+    note_taken_back(released.size());
+    return true;
+}
+
+void Drainer::note_taken_back(std::size_t count) {
+    postgres::add(slot_.counters().expired_leases, count);
+    if (count > 0) {
+        drain_.woken();
+        postgres::log_line("outbox_drainer: took back " + std::to_string(count) +
+                           " events from drainers that are gone");
+    }
 }
 
 bool Drainer::release_held(postgres::Transaction& transaction,
@@ -119,50 +169,56 @@ bool Drainer::release_held(postgres::Transaction& transaction,
 }
 
 bool Drainer::may_take_over(const postgres::HeldRow& row) const {
-    switch (classify_token(row.claimed_by, self_)) {
+    if (row.claimed_by.empty() || drain_.holds(row.claimed_by)) {
+        return false;
+    }
+    return row.expired || is_dead(row.claimed_by);
+}
+
+// Whether whoever made the claim is known to be gone; for a claim of our own, whether it was lost
+// track of.
+bool Drainer::is_dead(std::string_view token) const {
+    switch (classify_token(token, self_)) {
         case TokenOwner::dead:
             return true;
-        case TokenOwner::live_other_slot: {
-            const std::optional<TokenParts> parts = parse_token(row.claimed_by);
-            return row.expired || !parts.has_value() || !slot_.is_alive(parts->incarnation);
-        }
         case TokenOwner::mine:
+            return !drain_.holds(token);
+        case TokenOwner::live_other_slot: {
+            const std::optional<TokenParts> parts = parse_token(token);
+            return !parts.has_value() || !slot_.is_alive(parts->incarnation);
+        }
         case TokenOwner::foreign:
-            return row.expired;
+            return false;
     }
     return false;
 }
 
-// Now and then: leases that ran out, and, as a second line of defence, free rows behind the cursor
-// that no gap or hole accounts for, such as after somebody set the sequence back and forth.
+// Now and then a chunk of rows is looked through, in turns all of them: the second line of defence,
+// for leases that ran out and for rows that became free behind the cursor or the floor, such as by
+// hand.
 void Drainer::sweep() {
     const Time now = postgres::monotonic_now();
     if (now < sweep_at_) {
         return;
     }
-    sweep_at_ = now + std::max(settings_.lease_ttl / 2, SHORTEST_SWEEP_INTERVAL);
+    sweep_at_ =
+        now + std::clamp(settings_.lease_ttl / 2, SWEEP_INTERVAL_LEAST, SWEEP_INTERVAL_MOST);
+    std::size_t released = 0;
+    if (!reclaim_deferred(released)) {
+        return;
+    }
     const std::int64_t floor = std::max<std::int64_t>(floor_written_, 0);
-    if (!reclaim(floor)) {
+    sweep_turn(sweep_position_, floor, lane_.cursor());
+    sweep_turn(history_position_, 0, floor);
+}
+
+void Drainer::sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to) {
+    position = std::max(position, from);
+    const std::int64_t before = position;
+    if (position < to && look_through(position, to) && position != before) {
         return;
     }
-    postgres::Transaction transaction("outbox_drainer: looking for events left behind");
-    if (!begin(transaction) || !transaction.take_snapshot()) {
-        note_database_error(transaction.error());
-        return;
-    }
-    const auto rows = postgres::walk_fresh(transaction, floor, lane_.cursor(), CHUNK);
-    if (!rows.has_value()) {
-        note_database_error(transaction.error());
-        return;
-    }
-    for (const postgres::WalkedRow& row : *rows) {
-        if (row.fresh && row.claimed_by.empty()) {
-            lane_.add_hole(row.seq);
-        }
-    }
-    if (transaction.commit() == postgres::CommitOutcome::failed) {
-        note_database_error(transaction.error());
-    }
+    position = from;
 }
 
 // Whether the table cannot be drained as it is, told to the user when that changes.

@@ -66,19 +66,24 @@ void Drainer::transact() {
     for (const BatchMarks& marks : plan.marks) {
         ok = ok && write_marks(transaction, marks, marked);
     }
-    ok = ok && write_floor_if_due(transaction, marked.lost.empty());
-    if (plan.claim > 0) {
-        ok = ok && claim.memory.create() && this->claim(transaction, claim);
+    std::optional<std::int64_t> written;
+    ok = ok && write_floor_if_due(transaction, marked.lost.empty(), written);
+    // An unlogged table, say: what is in hand is settled, nothing more is taken.
+    const bool claims = ok && plan.claim > 0 && !refuse_table(table_);
+    if (claims) {
+        ok = claim.memory.create() && this->claim(transaction, claim);
     }
     const postgres::CommitOutcome outcome =
         ok ? transaction.commit() : postgres::CommitOutcome::failed;
     const Time now = postgres::monotonic_now();
     if (outcome == postgres::CommitOutcome::failed) {
         transaction.abort();
+        note_failed_claim(claim, transaction.error());
         note_database_error(transaction.error());
         drain_.transaction_failed(now);
         return;
     }
+    floor_written_ = written.value_or(floor_written_);
     count(marked);
     finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
     look_again_at(marked);
@@ -89,6 +94,17 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     TransactionResult result;
     if (drain_.plan().claim > 0) {
         lane_ = std::move(claim.lane);
+    }
+    if (claim.sequence_moved) {
+        sequence_file_ = table_.sequence_file;
+        floor_written_ = NO_FLOOR;
+        floor_written_at_ = Time{};
+    }
+    for (const Event& event : claim.events) {
+        unclaimable_.erase(event.seq);
+    }
+    if (claim.taken_back > 0) {
+        note_taken_back(claim.taken_back);
     }
     result.token = claim.token;
     result.claimed = claim.events;
@@ -171,7 +187,8 @@ bool Drainer::begin(postgres::Transaction& transaction) {
         const bool same_owner = table->owner == table_.owner;
         table_ = *table;
         if (!OidIsValid(table_.event)) {
-            extension_gone_ = true;
+            transaction.abort();
+            find_extension();
             return false;
         }
         if (same_owner) {
@@ -227,8 +244,9 @@ std::int64_t Drainer::floor() const {
 }
 
 // A mark that hit nothing leaves its row in a state unknown to us, so then the floor stays where it
-// is.
-bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit) {
+// is. `written` is for when the transaction has committed.
+bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
+                                 std::optional<std::int64_t>& written) {
     const Time now = postgres::monotonic_now();
     const std::int64_t reached = floor();
     const bool due = now >= floor_written_at_ + FLOOR_INTERVAL || drain_.stopping();
@@ -238,7 +256,7 @@ bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hi
     if (!postgres::write_floor(transaction, reached)) {
         return false;
     }
-    floor_written_ = reached;
+    written = reached;
     floor_written_at_ = now;
     return true;
 }
@@ -250,10 +268,13 @@ void Drainer::write_last_floor() {
         return;
     }
     postgres::Transaction transaction("outbox_drainer: writing where to begin next time");
-    if (!begin(transaction) || !write_floor_if_due(transaction, true) ||
+    std::optional<std::int64_t> written;
+    if (!begin(transaction) || !write_floor_if_due(transaction, true, written) ||
         transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
+        return;
     }
+    floor_written_ = written.value_or(floor_written_);
 }
 
 void Drainer::count(const Marked& marked) {

@@ -92,7 +92,7 @@ TEST(DrainOperator, DisabledGivesBackWhatIsUnsentAndLetsGoOfTheBroker) {
     DrainSettings settings = bench.settings;
     settings.enabled = false;
     bench.drain.configure(bench.now, settings);
-    EXPECT_EQ(bench.drain.state(bench.now), DrainerState::disabled);
+    EXPECT_EQ(bench.drain.state(), DrainerState::disabled);
     ASSERT_EQ(bench.kind(), Kind::transact);
     EXPECT_EQ(bench.drain.plan().claim, 0U);
     EXPECT_EQ(bench.marks().released, (Seqs{5, 6}));
@@ -114,7 +114,7 @@ TEST(DrainOperator, MisconfiguredPublishesNothingUntilItIsHealed) {
     Bench bench;
     bench.drain.set_misconfigured(true);
     EXPECT_EQ(bench.kind(), Kind::wait);
-    EXPECT_EQ(bench.drain.state(bench.now), DrainerState::misconfigured);
+    EXPECT_EQ(bench.drain.state(), DrainerState::misconfigured);
     bench.now += 1h;
     EXPECT_EQ(bench.kind(), Kind::wait);
     bench.drain.set_misconfigured(false);
@@ -126,7 +126,7 @@ TEST(DrainOperator, WithoutABrokerItIsIdle) {
     settings.broker_uri = "";
     Bench bench(settings);
     EXPECT_EQ(bench.kind(), Kind::wait);
-    EXPECT_EQ(bench.drain.state(bench.now), DrainerState::idle);
+    EXPECT_EQ(bench.drain.state(), DrainerState::idle);
     settings.broker_uri = "amqp://broker";
     bench.drain.configure(bench.now, settings);
     bench.connect();
@@ -151,7 +151,7 @@ TEST(DrainOperator, NothingIsClaimedWhileClaimsAreHeld) {
 
 TEST(DrainOperator, StatesAreNamedByWhatItDoes) {
     Bench bench;
-    const auto state = [&bench] { return std::string(to_string(bench.drain.state(bench.now))); };
+    const auto state = [&bench] { return std::string(to_string(bench.drain.state())); };
     ASSERT_EQ(bench.kind(), Kind::connect);
     EXPECT_EQ(state(), "connecting");
     bench.lose_connection();

@@ -290,8 +290,47 @@ TEST(Drain, ABlockedBrokerGetsNothingAndLosesNothing) {
     bench.commit(0);
     bench.drain.unblocked();
     bench.confirm(2);
-    bench.claim(0);
     EXPECT_EQ(bench.publish_all(), 4U);
+}
+
+TEST(Drain, ABlockedBrokerThatIsToBeLeftIsNotWaitedForLonger) {
+    Bench bench = running(6, 2);
+    bench.drain.blocked();
+    DrainSettings settings = bench.settings;
+    settings.broker_uri = "amqp://other";
+    bench.drain.configure(bench.now, settings);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.marks().released, (Seqs{3, 4, 5, 6}));
+    bench.commit(0);
+    bench.now += settings.confirm_timeout;
+    ASSERT_EQ(bench.kind(), Kind::disconnect);
+    bench.lose_connection();
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.marks().released, (Seqs{1, 2}));
+    bench.commit(0);
+    EXPECT_EQ(bench.kind(), Kind::connect);
+}
+
+TEST(Drain, AClaimThatFailsIsTriedWithFewerRows) {
+    Bench bench;
+    bench.connect();
+    std::vector<std::size_t> sizes;
+    for (int i = 0; i < 6; i++) {
+        ASSERT_EQ(bench.kind(), Kind::transact);
+        sizes.push_back(bench.drain.plan().claim);
+        bench.fail();
+        bench.now += 5s;
+    }
+    EXPECT_EQ(sizes, (std::vector<std::size_t>{10, 5, 2, 1, 1, 1}));
+    TransactionResult more;
+    more.more = true;
+    sizes.clear();
+    for (int i = 0; i < 5; i++) {
+        ASSERT_EQ(bench.kind(), Kind::transact);
+        sizes.push_back(bench.drain.plan().claim);
+        bench.commit(0, more);
+    }
+    EXPECT_EQ(sizes, (std::vector<std::size_t>{1, 2, 4, 8, 10}));
 }
 
 TEST(Drain, ABrokerThatWasBlockedGetsTimeToAnswer) {
@@ -451,7 +490,7 @@ TEST(Drain, AFailedClaimIsTriedAgainWithBackoff) {
         bench.fail();
         const Command command = bench.next();
         ASSERT_EQ(command.kind, Kind::wait);
-        EXPECT_EQ(bench.drain.state(bench.now), DrainerState::backoff);
+        EXPECT_EQ(bench.drain.state(), DrainerState::backoff);
         bench.now += longest;
         longest = std::min<Duration>(longest * 2, 5s);
         ASSERT_EQ(bench.kind(), Kind::transact);
@@ -465,7 +504,9 @@ TEST(Drain, AFailedClaimIsTriedAgainWithBackoff) {
 TEST(Drain, NeverMoreThanTwoBatchesInHand) {
     DrainSettings settings = bench_settings();
     settings.pipeline_depth = 100;
-    Bench bench = running(10, 1, settings);
+    settings.confirm_timeout = 1h;
+    settings.lease_ttl = 10h;
+    Bench bench = running(10, 10, settings);
     bench.drain.woken();
     bench.claim(10);
     // One outcome at a time is settled, at first without success: each time the claim follows.
@@ -550,7 +591,7 @@ TEST(Drain, DeferredRowsDoNotHoldTheFloor) {
 TEST(Drain, AStopCollectsConfirmsSettlesReleasesAndExits) {
     Bench bench = running(6, 4);
     bench.drain.stop(bench.now);
-    EXPECT_EQ(bench.drain.state(bench.now), DrainerState::stopping);
+    EXPECT_EQ(bench.drain.state(), DrainerState::stopping);
     ASSERT_EQ(bench.kind(), Kind::transact);
     EXPECT_EQ(bench.drain.plan().claim, 0U);
     EXPECT_EQ(bench.marks().released, (Seqs{5, 6}));
