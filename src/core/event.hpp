@@ -64,7 +64,9 @@ struct Event {
     std::optional<std::int16_t> priority;
     std::optional<std::int64_t> expiration_ms;
     std::int32_t attempts = 0;  ///< charged failures so far
-    bool deferred = false;      ///< came from the deferred lane (next_attempt_at is set)
+    /// The column whose text has no form in UTF-8, so that the event cannot be sent; empty: none.
+    std::string_view unencodable;
+    bool deferred = false;  ///< came from the deferred lane (next_attempt_at is set)
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.

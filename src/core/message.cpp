@@ -197,6 +197,10 @@ std::size_t value_size(const FieldValue& field) {
 
 std::optional<Rejection> build_message(const Event& event, const MessageRules& rules,
                                        Message& out) {
+    if (!event.unencodable.empty()) {
+        return Rejection{"invalid_encoding",
+                         std::string(event.unencodable) + " holds text that has no form in UTF-8"};
+    }
     if (Outcome rejection = map_address(event, rules, out)) {
         return rejection;
     }

@@ -3,8 +3,10 @@
 #include <csignal>
 
 #include "postgres/shared_state.hpp"
+#include "postgres/wake.hpp"
 
 extern "C" {
+#include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
@@ -68,6 +70,8 @@ const char* exclusive_database(Node* command) {
     return nullptr;
 }
 
+// A template may be copied by everybody who may create databases, its drainer is put aside for its
+// owner only.
 bool may_have_it(Oid database) {
 #if PG_VERSION_NUM >= 160000
     return object_ownercheck(DatabaseRelationId, database, GetUserId());
@@ -77,7 +81,7 @@ bool may_have_it(Oid database) {
 }
 
 // Tells the drainers of the database to stop; gives whether one still runs.
-bool ask_drainers_aside(SharedState* state, Oid database, bool signal) {
+bool ask_drainers_aside(SharedState* state, Oid database) {
     bool running = false;
     const TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ASIDE_MS);
     LWLockAcquire(state->lock, LW_EXCLUSIVE);
@@ -87,11 +91,10 @@ bool ask_drainers_aside(SharedState* state, Oid database, bool signal) {
             continue;
         }
         slot.next_start = Max(slot.next_start, until);
+        // One that was started and has no process yet may still connect.
+        running = running || slot.running || slot.pid != 0;
         if (slot.pid != 0) {
-            running = true;
-            if (signal) {
-                kill(slot.pid, SIGTERM);
-            }
+            kill(slot.pid, SIGTERM);
         }
     }
     LWLockRelease(state->lock);
@@ -101,13 +104,13 @@ bool ask_drainers_aside(SharedState* state, Oid database, bool signal) {
 // Waits no longer than a stop in good order takes; the command itself then says who is in its way.
 void put_drainers_aside(Oid database) {
     SharedState* state = shared_state();
-    bool running = ask_drainers_aside(state, database, true);
+    bool running = ask_drainers_aside(state, database);
     for (int waited = 0; running && waited < ASIDE_MS; waited += POLL_MS) {
         WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, POLL_MS,
                   PG_WAIT_EXTENSION);
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();
-        running = ask_drainers_aside(state, database, false);
+        running = ask_drainers_aside(state, database);
     }
 }
 
@@ -116,10 +119,13 @@ void on_utility(PlannedStmt* statement, const char* query, bool read_only_tree,
                 QueryEnvironment* environment, DestReceiver* destination,
                 QueryCompletion* completion) {
     const char* name = exclusive_database(statement->utilityStmt);
-    if (name != nullptr && shared_state() != nullptr) {
+    // In a transaction block or a function the server refuses most of these anyway.
+    const bool may_run = context == PROCESS_UTILITY_TOPLEVEL && !IsTransactionBlock();
+    if (name != nullptr && may_run && shared_state() != nullptr) {
         const Oid database = get_database_oid(name, true);
         if (OidIsValid(database) && may_have_it(database)) {
             put_drainers_aside(database);
+            note_database_command(database);
         }
     }
     (previous_hook != nullptr ? previous_hook : standard_ProcessUtility)(

@@ -34,6 +34,13 @@ struct FoundList {
         }
         items[count++] = found;
     }
+
+    void release() {
+        if (items != nullptr) {
+            pfree(items);
+        }
+        items = nullptr;
+    }
 };
 
 void scan(FoundList& list, MemoryContext memory) {
@@ -68,15 +75,14 @@ std::optional<std::vector<Database>> list_databases(PgError& error) {
         PgError second;
         pg_try(second, [] { AbortCurrentTransaction(); });
         MemoryContextSwitchTo(memory);
+        list.release();
         return std::nullopt;
     }
     std::vector<Database> databases;
     for (int i = 0; i < list.count; i++) {
         databases.push_back({list.items[i].oid, NameStr(list.items[i].name)});
     }
-    if (list.items != nullptr) {
-        pfree(list.items);
-    }
+    list.release();
     return databases;
 }
 

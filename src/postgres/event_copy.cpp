@@ -1,6 +1,7 @@
 #include "postgres/event_copy.hpp"
 
 extern "C" {
+#include "catalog/namespace.h"
 #include "datatype/timestamp.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
@@ -58,6 +59,8 @@ class Row {
         return is_null ? std::nullopt : std::optional<Datum>(value);
     }
 
+    const char* name(Column column) const { return SPI_fname(description_, column); }
+
   private:
     HeapTuple tuple_;
     TupleDesc description_;
@@ -79,19 +82,54 @@ std::string_view stored_bytes(Datum value) {
     return is_ours ? std::string_view(bytes, length) : copy_bytes(bytes, length);
 }
 
-// `text` is in our memory.
-std::string_view to_utf8(std::string_view text) {
-    char* converted = pg_server_to_any(text.data(), static_cast<int>(text.size()), PG_UTF8);
-    return converted == text.data() ? text : std::string_view(converted);
+// The conversion from the database's encoding, looked up once.
+Oid conversion_to_utf8() {
+    static Oid procedure = InvalidOid;
+    if (!OidIsValid(procedure)) {
+        procedure = FindDefaultConversionProc(GetDatabaseEncoding(), PG_UTF8);
+    }
+    return procedure;
 }
 
-std::string_view copy_utf8(const char* text, int length) {
-    return to_utf8(copy_bytes(text, static_cast<std::size_t>(length)));
+// `text`, which is in our memory, in UTF-8; nullopt when it has no such form. The server's own
+// conversion would raise an error there, and one row would stop all others.
+std::optional<std::string_view> to_utf8(std::string_view text) {
+    const int encoding = GetDatabaseEncoding();
+    const int length = static_cast<int>(text.size());
+    if (encoding == PG_UTF8) {
+        return text;
+    }
+    if (encoding == PG_SQL_ASCII) {
+        return pg_verify_mbstr(PG_UTF8, text.data(), length, true) ? std::optional(text)
+                                                                   : std::nullopt;
+    }
+    const Oid procedure = conversion_to_utf8();
+    if (!OidIsValid(procedure)) {
+        return std::nullopt;
+    }
+    const std::size_t room = text.size() * MAX_CONVERSION_GROWTH + 1;
+    auto* converted =
+        static_cast<unsigned char*>(MemoryContextAllocHuge(CurrentMemoryContext, room));
+    auto* source = reinterpret_cast<unsigned char*>(const_cast<char*>(text.data()));
+    const int used = pg_do_encoding_conversion_buf(procedure, encoding, PG_UTF8, source, length,
+                                                   converted, static_cast<int>(room), true);
+    return used == length ? std::optional(std::string_view(reinterpret_cast<char*>(converted)))
+                          : std::nullopt;
 }
 
-std::optional<std::string_view> text_of(const Row& row, Column column) {
+// Copies a text of the column; notes in the event when it cannot be sent.
+std::string_view copy_utf8(std::string_view text, const Row& row, Column column, Event& event) {
+    const std::optional<std::string_view> converted = to_utf8(text);
+    if (!converted.has_value()) {
+        event.unencodable = row.name(column);
+    }
+    return converted.value_or(std::string_view());
+}
+
+std::optional<std::string_view> text_of(const Row& row, Column column, Event& event) {
     const std::optional<Datum> value = row.get(column);
-    return value.has_value() ? std::optional(to_utf8(stored_bytes(*value))) : std::nullopt;
+    return value.has_value() ? std::optional(copy_utf8(stored_bytes(*value), row, column, event))
+                             : std::nullopt;
 }
 
 std::string_view bytes_of(const Row& row, Column column) {
@@ -121,14 +159,26 @@ class Tokens {
     std::size_t capacity_ = 0;
 };
 
-void add_scalar(Tokens& tokens, const JsonbValue& value) {
+// The strings of a JSON column.
+struct JsonText {
+    const Row& row;
+    Column column;
+    Event& event;
+
+    std::string_view of(const JsonbValue& value) const {
+        const std::string_view stored(value.val.string.val,
+                                      static_cast<std::size_t>(value.val.string.len));
+        return copy_utf8(copy_bytes(stored.data(), stored.size()), row, column, event);
+    }
+};
+
+void add_scalar(Tokens& tokens, const JsonbValue& value, const JsonText& text) {
     switch (value.type) {
         case jbvNull:
             tokens.add(JsonToken::Kind::null);
             break;
         case jbvString:
-            tokens.add(JsonToken::Kind::string,
-                       copy_utf8(value.val.string.val, value.val.string.len));
+            tokens.add(JsonToken::Kind::string, text.of(value));
             break;
         case jbvNumeric:
             tokens.add(JsonToken::Kind::number,
@@ -144,13 +194,14 @@ void add_scalar(Tokens& tokens, const JsonbValue& value) {
     }
 }
 
-Json json_of(const Row& row, Column column) {
+Json json_of(const Row& row, Column column, Event& event) {
     const std::optional<Datum> stored = row.get(column);
     if (!stored.has_value()) {
         return {};
     }
     Jsonb* json = DatumGetJsonbP(*stored);
     const bool scalar = JB_ROOT_IS_SCALAR(json);
+    const JsonText text{row, column, event};
     Tokens tokens;
     JsonbValue value;
     JsonbIterator* iterator = JsonbIteratorInit(&json->root);
@@ -159,12 +210,11 @@ Json json_of(const Row& row, Column column) {
             case WJB_DONE:
                 return tokens.all();
             case WJB_KEY:
-                tokens.add(JsonToken::Kind::key,
-                           copy_utf8(value.val.string.val, value.val.string.len));
+                tokens.add(JsonToken::Kind::key, text.of(value));
                 break;
             case WJB_VALUE:
             case WJB_ELEM:
-                add_scalar(tokens, value);
+                add_scalar(tokens, value, text);
                 break;
             case WJB_BEGIN_OBJECT:
                 tokens.add(JsonToken::Kind::begin_object);
@@ -220,28 +270,28 @@ void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     event.seq = DatumGetInt64(*row.get(SEQ));
     const pg_uuid_t* id = DatumGetUUIDP(*row.get(ID));
     memcpy(event.id.data(), id->data, event.id.size());
-    event.source = text_of(row, SOURCE).value_or(std::string_view());
-    event.message_id = text_of(row, MESSAGE_ID);
-    event.destination = text_of(row, DESTINATION);
-    event.event_type = text_of(row, EVENT_TYPE);
-    event.routing_key = text_of(row, ROUTING_KEY);
-    event.key = text_of(row, KEY);
+    event.source = text_of(row, SOURCE, event).value_or(std::string_view());
+    event.message_id = text_of(row, MESSAGE_ID, event);
+    event.destination = text_of(row, DESTINATION, event);
+    event.event_type = text_of(row, EVENT_TYPE, event);
+    event.routing_key = text_of(row, ROUTING_KEY, event);
+    event.key = text_of(row, KEY, event);
     event.payload = bytes_of(row, PAYLOAD);
-    event.content_type = text_of(row, CONTENT_TYPE);
-    event.content_encoding = text_of(row, CONTENT_ENCODING);
+    event.content_type = text_of(row, CONTENT_TYPE, event);
+    event.content_encoding = text_of(row, CONTENT_ENCODING, event);
     event.schema_version =
         number_of<std::int32_t>(row, SCHEMA_VERSION, [](Datum d) { return DatumGetInt32(d); });
-    event.schema_reference = json_of(row, SCHEMA_REFERENCE);
-    event.attributes = json_of(row, ATTRIBUTES);
-    event.source_event_id = text_of(row, SOURCE_EVENT_ID);
+    event.schema_reference = json_of(row, SCHEMA_REFERENCE, event);
+    event.attributes = json_of(row, ATTRIBUTES, event);
+    event.source_event_id = text_of(row, SOURCE_EVENT_ID, event);
     event.source_position =
         number_of<std::int64_t>(row, SOURCE_POSITION, [](Datum d) { return DatumGetInt64(d); });
     event.occurred_at_us = unix_us_of(row, OCCURRED_AT);
-    event.causation_id = text_of(row, CAUSATION_ID);
-    event.correlation_id = text_of(row, CORRELATION_ID);
-    event.reply_to = text_of(row, REPLY_TO);
-    event.traceparent = text_of(row, TRACEPARENT);
-    event.tracestate = text_of(row, TRACESTATE);
+    event.causation_id = text_of(row, CAUSATION_ID, event);
+    event.correlation_id = text_of(row, CORRELATION_ID, event);
+    event.reply_to = text_of(row, REPLY_TO, event);
+    event.traceparent = text_of(row, TRACEPARENT, event);
+    event.tracestate = text_of(row, TRACESTATE, event);
     event.priority =
         number_of<std::int16_t>(row, PRIORITY, [](Datum d) { return DatumGetInt16(d); });
     event.expiration_ms =

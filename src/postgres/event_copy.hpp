@@ -14,8 +14,9 @@ namespace outbox::postgres {
 /// for the select list of a statement that calls the table `e`.
 extern const char* const EVENT_COLUMNS;
 
-/// Copies a row with those columns to the current memory context, text converted to UTF-8. Raises
-/// PostgreSQL errors (a text that has no UTF-8 form, out of memory).
+/// Copies a row with those columns to the current memory context, text converted to UTF-8; a text
+/// that has no UTF-8 form is left out and noted in the event. Raises PostgreSQL errors (out of
+/// memory).
 void copy_event(HeapTuple tuple, TupleDesc description, Event& event);
 
 }  // namespace outbox::postgres

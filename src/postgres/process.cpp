@@ -9,6 +9,7 @@ extern "C" {
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
+#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 }
 
@@ -46,9 +47,13 @@ bool become_drainer(Slot& slot, Datum slot_index) {
     if (!slot.attach(DatumGetInt32(slot_index), own_generation())) {
         return false;
     }
-    install_drainer_signals();
+    // Connecting may wait for a lock on the database; until the watchdog is there, SIGTERM ends
+    // that at once.
+    pqsignal(SIGTERM, die);
+    BackgroundWorkerUnblockSignals();
     connect_to_database(slot.database());
     register_watchdog();
+    install_drainer_signals();
     pin_session_settings();
     enter_memory_context();
     return true;

@@ -91,6 +91,12 @@ void set_latch_of(pg_atomic_uint32& procno) {
     }
 }
 
+void ask_launcher(DrainerSlot& slot) {
+    pg_atomic_write_u32(&slot.start_requested, 1);
+    pg_atomic_write_u32(&state->launcher_wake, 1);
+    set_latch_of(state->launcher_procno);
+}
+
 }  // namespace
 
 SlotLock::SlotLock(LWLockMode mode) {
@@ -105,14 +111,28 @@ void rename_slot(DrainerSlot& slot, const char* database_name) {
     namestrcpy(&slot.database_name, database_name);
 }
 
+// Others scan the slots without the lock: in_use never goes down and procno never becomes a wrong
+// number.
 void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
-    const uint64 generation = slot.generation;
-    memset(&slot, 0, sizeof(slot));
+    slot.database = InvalidOid;
     init_slot(slot);
-    slot.generation = generation;
-    slot.database = database;
-    namestrcpy(&slot.database_name, database_name);
+    slot.worker = 0;
+    slot.present = false;
+    slot.absent = false;
+    slot.restart_now = false;
+    slot.failures = 0;
+    slot.next_start = 0;
+    slot.last_started = 0;
+    slot.running = false;
+    slot.pid = 0;
+    slot.broker[0] = '\0';
+    slot.connected_since = 0;
+    slot.last_error[0] = '\0';
+    slot.last_error_at = 0;
     slot.stats_reset = GetCurrentTimestamp();
+    rename_slot(slot, database_name);
+    pg_write_barrier();
+    slot.database = database;
     slot.in_use = true;
 }
 
@@ -138,6 +158,11 @@ void wake_drainers(Oid database, bool recheck) {
         }
         if (slot.database != database) {
             continue;
+        }
+        // An event was written in a database that is said to have no extension: that was an old
+        // answer.
+        if (slot.absent && !recheck) {
+            ask_launcher(slot);
         }
         if (recheck) {
             pg_atomic_write_u32(&slot.recheck, 1);

@@ -47,10 +47,11 @@ extern "C" void on_sigint(int signal) {
 
 void on_tick() {
     const TimestampTz now = GetCurrentTimestamp();
-    if (in_transaction != 0 && stop_flag != 0 && now >= stop_deadline) {
+    const bool stop_is_over = stop_flag != 0 && now >= stop_deadline;
+    if (in_transaction != 0 && stop_is_over) {
         die(SIGTERM);
     }
-    if (send_fd >= 0 && now >= send_deadline) {
+    if (send_fd >= 0 && (now >= send_deadline || stop_is_over)) {
         shutdown(send_fd, SHUT_RDWR);
     }
 }
@@ -71,7 +72,6 @@ void install_drainer_signals() {
     pqsignal(SIGTERM, on_sigterm);
     pqsignal(SIGINT, on_sigint);
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
-    BackgroundWorkerUnblockSignals();
 }
 
 bool stop_requested() {

@@ -7,6 +7,7 @@ extern "C" {
 #include "catalog/pg_class.h"
 #include "catalog/pg_sequence.h"
 #include "commands/extension.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 }
@@ -38,6 +39,10 @@ TableInfo read_table_info() {
     }
     info.sequence = get_relname_relid("event_seq", schema);
     const Oid event = get_relname_relid("event", schema);
+    // Held to the end of the transaction: the owner as whom it runs stays the owner.
+    if (OidIsValid(event)) {
+        LockRelationOid(event, AccessShareLock);
+    }
     HeapTuple event_class = SearchSysCache1(RELOID, ObjectIdGetDatum(event));
     if (!HeapTupleIsValid(event_class) || !OidIsValid(info.sequence)) {
         return info;

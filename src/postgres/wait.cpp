@@ -14,7 +14,8 @@ namespace outbox::postgres {
 
 namespace {
 
-constexpr Duration LONG_WAIT{1000};
+// From here on the watchdog's ticks would be what ends the wait.
+constexpr Duration LONG_WAIT{400};
 constexpr Duration LONGEST_WAIT{3600000};
 
 }  // namespace

@@ -17,14 +17,22 @@ struct Notes {
     bool event_written;
     bool wake;
     bool extension_dropped;
+    Oid database_command;  ///< InvalidOid: none
 };
 
 Notes notes;
 
+void end_database_command() {
+    if (OidIsValid(notes.database_command)) {
+        wake_launcher(notes.database_command);
+    }
+}
+
 // Runs after the transaction has left the procarray, so whoever it wakes sees its rows; a
 // PostgreSQL error in here would be escalated, so only atomics and SetLatch are used.
 void on_transaction_end(XactEvent event, void*) {
-    if (!notes.event_written && !notes.wake && !notes.extension_dropped) {
+    if (!notes.event_written && !notes.wake && !notes.extension_dropped &&
+        !OidIsValid(notes.database_command)) {
         return;
     }
     switch (event) {
@@ -36,6 +44,7 @@ void on_transaction_end(XactEvent event, void*) {
             if (notes.wake) {
                 wake_launcher(MyDatabaseId);
             }
+            end_database_command();
             notes = {};
             break;
         case XACT_EVENT_ABORT:
@@ -43,6 +52,7 @@ void on_transaction_end(XactEvent event, void*) {
             if (notes.event_written) {
                 wake_drainers(MyDatabaseId, false);
             }
+            end_database_command();
             notes = {};
             break;
         case XACT_EVENT_PREPARE:
@@ -72,6 +82,10 @@ void note_wake() {
 
 void note_extension_created() {
     notes.wake = true;
+}
+
+void note_database_command(unsigned int database) {
+    notes.database_command = database;
 }
 
 void note_extension_dropped() {

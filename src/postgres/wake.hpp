@@ -13,6 +13,9 @@ void note_event_written();
 void note_wake();
 /// The extension came: wakes the launcher when the transaction commits.
 void note_extension_created();
+/// A database's drainer was put aside for a command: it may come back when the transaction has
+/// ended.
+void note_database_command(unsigned int database);
 /// The extension goes: this database's drainers look for it again when the transaction commits.
 void note_extension_dropped();
 

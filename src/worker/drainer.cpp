@@ -22,6 +22,9 @@ DrainSettings no_settings() {
     return settings;
 }
 
+// How often ALTER DATABASE ... SET is looked for.
+constexpr Duration SETTINGS_LOOK_INTERVAL{5000};
+
 const char* activity_of(DrainerState state) {
     switch (state) {
         case DrainerState::starting:
@@ -221,7 +224,8 @@ void Drainer::note_database_error(const postgres::PgError& error) {
 // starts.
 void Drainer::look_at_stored_settings() {
     const Time now = postgres::monotonic_now();
-    if (settings_looked_at_ != Time{} && now < settings_looked_at_ + settings_.poll_interval) {
+    if (settings_looked_at_ != Time{} &&
+        now < settings_looked_at_ + std::max(settings_.poll_interval, SETTINGS_LOOK_INTERVAL)) {
         return;
     }
     settings_looked_at_ = now;

@@ -188,8 +188,9 @@ void Launcher::note_end(postgres::DrainerSlot& slot) {
     const TimestampTz now = GetCurrentTimestamp();
     slot.failures = now - slot.last_started >= HEALTHY_AFTER ? 1 : slot.failures + 1;
     Random random(static_cast<std::uint64_t>(now));
-    slot.next_start =
-        TimestampTzPlusMilliseconds(now, RESTART_BACKOFF.delay(slot.failures, random).count());
+    slot.next_start = std::max<TimestampTz>(
+        slot.next_start,
+        TimestampTzPlusMilliseconds(now, RESTART_BACKOFF.delay(slot.failures, random).count()));
 }
 
 int Launcher::looking() const {
@@ -213,7 +214,9 @@ bool Launcher::may_start(const postgres::DrainerSlot& slot, std::int64_t now) co
 void Launcher::start_due() {
     for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
         postgres::DrainerSlot& slot = state_->slots[i];
-        if (pg_atomic_exchange_u32(&slot.start_requested, 0) != 0) {
+        // While a drainer still runs the request stays up: it may have looked before what it is
+        // asked to see.
+        if (!slot.running && pg_atomic_exchange_u32(&slot.start_requested, 0) != 0) {
             const postgres::SlotLock lock(LW_EXCLUSIVE);
             slot.absent = false;
             slot.next_start = 0;
