@@ -10,7 +10,7 @@
 #
 # What counts as one: each compilation and text check, each GoogleTest case, each pg_regress file, each
 # isolation spec, each assertion of a TAP file. A step that ends badly without naming a failed test counts as
-# one failed. OUTBOX_TEST_LONG=1 lets tests run their long variants; OUTBOX_TAP_JOBS=n runs n TAP files at once.
+# one failed. OUTBOX_TEST_LONG=1 lets tests run their long variants; OUTBOX_TAP_JOBS=n runs n TAP files at once (default: as many as there are cores).
 set -uo pipefail
 
 : "${OUTBOX_SANDBOX:?run this by scripts/sandbox.sh (or make check)}"
@@ -178,7 +178,7 @@ step_tap() {
         finish 0 1
         return 1
     fi
-    if [ "${OUTBOX_TAP_JOBS:-1}" = 1 ]; then
+    if [ "${OUTBOX_TAP_JOBS:-$jobs}" = 1 ]; then
         for file in "${files[@]}"; do
             tap_file "$file"
             tap_report "$file" || ok=1
@@ -186,7 +186,7 @@ step_tap() {
         return $ok
     fi
     for file in "${files[@]}"; do
-        [ "$running" -lt "$OUTBOX_TAP_JOBS" ] || wait -n
+        [ "$running" -lt "${OUTBOX_TAP_JOBS:-$jobs}" ] || wait -n
         tap_file "$file" &
         running=$((running + 1))
     done

@@ -18,6 +18,20 @@ bool is_free(const postgres::WalkedRow& row) {
     return row.fresh && row.claimed_by.empty();
 }
 
+// Not a full disk, a lock, a cancel or a shutdown, which say nothing of the row.
+bool may_lie_in_the_row(const postgres::PgError& error) {
+    switch (ERRCODE_TO_CATEGORY(error.sqlstate)) {
+        case MAKE_SQLSTATE('4', '0', '0', '0', '0'):
+        case MAKE_SQLSTATE('5', '3', '0', '0', '0'):
+        case MAKE_SQLSTATE('5', '7', '0', '0', '0'):
+        case MAKE_SQLSTATE('5', '8', '0', '0', '0'):
+        case MAKE_SQLSTATE('X', 'X', '0', '0', '0'):
+            return false;
+        default:
+            return error.sqlstate != ERRCODE_LOCK_NOT_AVAILABLE;
+    }
+}
+
 bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
     const auto found = std::lower_bound(
         claimed.begin(), claimed.end(), seq,
@@ -187,13 +201,12 @@ void Drainer::retry_unclaimable(Claim& claim) {
     }
 }
 
-// A row that alone makes the claim fail (a trigger or a constraint refuses the change) is left out
-// from then on.
-void Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& error) {
-    const bool passing =
-        error.sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || error.sqlstate == ERRCODE_QUERY_CANCELED;
-    if (claim.wanted.size() != 1 || passing) {
-        return;
+// Whether it was the fault of one row. A row that alone makes the claim fail (a trigger or a
+// constraint refuses the change) is left out from then on.
+bool Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& error) {
+    if (claim.wanted.size() != 1 || !may_lie_in_the_row(error) ||
+        unclaimable_.size() >= MOST_UNCLAIMABLE) {
+        return false;
     }
     const bool is_news = !unclaimable_.contains(claim.wanted.front());
     unclaimable_[claim.wanted.front()] = postgres::monotonic_now() + UNCLAIMABLE_RETRY;
@@ -204,6 +217,7 @@ void Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& err
         postgres::log_warning("outbox_drainer: " + problem + error.message, error.detail,
                               "It is left out and tried again every minute; other events go on.");
     }
+    return true;
 }
 
 bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {

@@ -18,6 +18,8 @@ namespace outbox::worker {
 inline constexpr Duration HOLE_RETRY{500};
 /// How soon a row is tried again that could not be claimed.
 inline constexpr Duration UNCLAIMABLE_RETRY{60000};
+/// More rows than this are no matter of single rows.
+inline constexpr std::size_t MOST_UNCLAIMABLE = 100;
 
 /// One claim on its way: how much may be taken, what was read, what was taken.
 struct Drainer::Claim {

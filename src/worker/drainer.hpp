@@ -68,7 +68,7 @@ class Drainer {
         postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows,
         Claim& claim);
     void retry_unclaimable(Claim& claim);
-    void note_failed_claim(const Claim& claim, const postgres::PgError& error);
+    bool note_failed_claim(const Claim& claim, const postgres::PgError& error);
     bool report_to_lane(postgres::Transaction& transaction, Claim& claim);
     SeenRow::Fate fate_of(const postgres::WalkedRow& row, const Claim& claim) const;
     bool sequence_moved_back(const FreshLane& lane, std::int64_t last) const;

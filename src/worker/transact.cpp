@@ -78,8 +78,9 @@ void Drainer::transact() {
     const Time now = postgres::monotonic_now();
     if (outcome == postgres::CommitOutcome::failed) {
         transaction.abort();
-        note_failed_claim(claim, transaction.error());
-        note_database_error(transaction.error());
+        if (!note_failed_claim(claim, transaction.error())) {
+            note_database_error(transaction.error());
+        }
         drain_.transaction_failed(now);
         return;
     }
