@@ -113,11 +113,9 @@ int64 count_unsent() {
     return unsent;
 }
 
-// Under the lock that the drop takes anyway and with the newest snapshot: producers that have the
-// table open are waited for, and what they commit is counted, also in REPEATABLE READ.
-int64 count_unsent_for_good() {
-    Oid table = event_table();
-    LockRelationOid(table, AccessExclusiveLock);
+// With the newest snapshot: what the producers that were waited for have committed is counted, also
+// in REPEATABLE READ.
+int64 count_unsent_for_good(Oid table) {
     SavedUser saved = act_as_owner(table);
     PushActiveSnapshot(GetLatestSnapshot());
     int64 unsent = count_unsent();
@@ -127,10 +125,14 @@ int64 count_unsent_for_good() {
 }
 
 void refuse_while_unsent() {
+    // The lock that the drop takes anyway, but before any other: the drainer locks this table first
+    // of all, so neither waits for the other while it holds what the other wants.
+    Oid table = event_table();
+    LockRelationOid(table, AccessExclusiveLock);
     if (allow_drop()) {
         return;
     }
-    int64 unsent = count_unsent_for_good();
+    int64 unsent = count_unsent_for_good(table);
     if (unsent > 0) {
         ereport(
             ERROR,
