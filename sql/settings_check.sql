@@ -58,6 +58,13 @@ ALTER SEQUENCE outbox.event_seq CACHE 20 INCREMENT 5 CYCLE;
 SELECT * FROM pg_temp.problems;
 ROLLBACK;
 BEGIN;
+CREATE FUNCTION pg_temp.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON outbox.event
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+ALTER TABLE outbox.event ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+SELECT value, problem FROM pg_temp.problems ORDER BY value;
+ROLLBACK;
+BEGIN;
 CREATE ROLE regress_outbox_owner;
 ALTER TABLE outbox.event OWNER TO regress_outbox_owner;
 SELECT name, problem FROM pg_temp.problems;

@@ -32,6 +32,19 @@ BEGIN ATOMIC
         AND t.tgname = 'zzz_outbox_drainer'
         AND t.tgenabled <> 'A'
     UNION ALL
+    SELECT 'outbox.event', 'trigger ' || quote_ident(t.tgname),
+        'it is deferred and fires for updates: the drainer works in a security-restricted context, where that is an error, and would publish nothing; make it INITIALLY IMMEDIATE'
+    FROM pg_catalog.pg_trigger AS t
+    WHERE t.tgrelid = 'outbox.event'::regclass
+        AND t.tginitdeferred
+        AND t.tgtype & 16 = 16  -- UPDATE
+        AND t.tgenabled <> 'D'
+    UNION ALL
+    SELECT 'outbox.event', 'forced row security',
+        'the drainer works as the owner and would see only what the policies let the owner see: it publishes nothing; ALTER TABLE outbox.event NO FORCE ROW LEVEL SECURITY'
+    FROM pg_catalog.pg_class AS c
+    WHERE c.oid = 'outbox.event'::regclass AND c.relrowsecurity AND c.relforcerowsecurity
+    UNION ALL
     SELECT 'outbox.event_seq', 'cache ' || s.seqcache,
         'numbers drawn ahead by a session can be passed by before they are used; turn it off: ALTER SEQUENCE outbox.event_seq CACHE 1'
     FROM pg_catalog.pg_sequence AS s
