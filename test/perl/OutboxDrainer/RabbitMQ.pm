@@ -67,7 +67,7 @@ directory, which is removed at the end.
 sub new
 {
 	my ($class, %params) = @_;
-	my $dir  = File::Temp::tempdir('obd-rmq-XXXXXX', TMPDIR => 1);
+	my $dir  = File::Temp::tempdir(TMPDIR => 1);
 	my $name = sprintf('obd_%d_%d', $$, ++$counter);
 	my ($port, $dist_port, $epmd_port) = free_ports(3);
 	my $self = bless {
