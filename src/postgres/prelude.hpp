@@ -22,6 +22,9 @@ extern "C" {
 
 #include "fmgr.h"
 #include "miscadmin.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
 }
 
 /// Marks what the server looks up in the library by name. Everything else is hidden by the version

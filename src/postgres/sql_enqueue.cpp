@@ -99,9 +99,14 @@ bool find_duplicate(FunctionCallInfo fcinfo, pg_uuid_t& found) {
 }
 
 bool is_json(const text* payload) {
+    char* bytes = const_cast<char*>(VARDATA_ANY(payload));
+#if PG_VERSION_NUM >= 170000
+    JsonLexContext* lexer = makeJsonLexContextCstringLen(nullptr, bytes, VARSIZE_ANY_EXHDR(payload),
+                                                         GetDatabaseEncoding(), false);
+#else
     JsonLexContext* lexer = makeJsonLexContextCstringLen(
-        const_cast<char*>(VARDATA_ANY(payload)), static_cast<int>(VARSIZE_ANY_EXHDR(payload)),
-        GetDatabaseEncoding(), false);
+        bytes, static_cast<int>(VARSIZE_ANY_EXHDR(payload)), GetDatabaseEncoding(), false);
+#endif
     return pg_parse_json(lexer, &nullSemAction) == JSON_SUCCESS;
 }
 
