@@ -7,11 +7,11 @@ SELECT e.extversion, e.extrelocatable, n.nspname
 FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'outbox_drainer';
 
--- Its objects.
+-- Its objects. (PostgreSQL 17 counts the tables' row types too.)
 SELECT pg_describe_object(d.classid, d.objid, 0) AS object
 FROM pg_depend d
 JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
-WHERE d.deptype = 'e' AND e.extname = 'outbox_drainer'
+WHERE d.deptype = 'e' AND e.extname = 'outbox_drainer' AND d.classid <> 'pg_type'::regclass
 ORDER BY pg_describe_object(d.classid, d.objid, 0) COLLATE "C";
 
 \d outbox.event
@@ -49,7 +49,7 @@ WITH member AS (
     SELECT d.classid, d.objid
     FROM pg_depend d
     JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
-    WHERE d.deptype = 'e' AND e.extname = 'outbox_drainer'
+    WHERE d.deptype = 'e' AND e.extname = 'outbox_drainer' AND d.classid <> 'pg_type'::regclass
 ),
 relation AS (
     SELECT c.* FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
