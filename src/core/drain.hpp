@@ -165,10 +165,10 @@ class Drain {
     void plan_rows_set_aside(Time now);
     void add_marks(bool set_aside);
     void take_written(const TransactionResult& result, bool& failed_again);
-    void set_aside(std::size_t row);
+    void set_aside(std::size_t index);
     void uncount(const Row& row);
     void add_claim(Time now, const TransactionResult& result);
-    void drop_row(std::size_t row);
+    void drop_row(std::size_t index);
     void forget_dropped_rows();
     Command wait(Time now) const;
     Time confirm_deadline() const;
