@@ -186,7 +186,7 @@ void Drain::transacted(Time now, const TransactionResult& result) {
         if (result.next_due.has_value()) {
             next_look_ = std::min(next_look_, now + std::max(*result.next_due, Duration{1}));
         }
-        add_claim(now, result);
+        add_claim(result);
     }
 }
 
@@ -224,7 +224,7 @@ void Drain::set_aside(std::size_t index) {
     }
 }
 
-void Drain::add_claim(Time, const TransactionResult& result) {
+void Drain::add_claim(const TransactionResult& result) {
     if (result.claimed.empty()) {
         return;
     }

@@ -167,7 +167,7 @@ class Drain {
     void take_written(const TransactionResult& result, bool& failed_again);
     void set_aside(std::size_t index);
     void uncount(const Row& row);
-    void add_claim(Time now, const TransactionResult& result);
+    void add_claim(const TransactionResult& result);
     void drop_row(std::size_t index);
     void forget_dropped_rows();
     Command wait(Time now) const;

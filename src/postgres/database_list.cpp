@@ -79,6 +79,7 @@ std::optional<std::vector<Database>> list_databases(PgError& error) {
         return std::nullopt;
     }
     std::vector<Database> databases;
+    databases.reserve(static_cast<std::size_t>(list.count));
     for (int i = 0; i < list.count; i++) {
         databases.push_back({list.items[i].oid, NameStr(list.items[i].name)});
     }

@@ -183,6 +183,8 @@ void BrokerLink::became_ready(Time now) {
     reported_failure_.clear();
 }
 
+// By value: what the connection says of its failure goes with the connection.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void BrokerLink::lost(Time now, amqp::Failure failure) {
     // What the broker had confirmed before need not be sent again.
     while (const std::optional<amqp::Incoming> last = connection_.poll()) {
