@@ -21,6 +21,13 @@ pass('CREATE EXTENSION starts a drainer');
 $node->wait_for_state('postgres', 'idle');
 is($node->stat('postgres', 'broker'), '127.0.0.1:' . $broker->port . '//', 'the view names the broker');
 is($node->stat('postgres', 'connected_since IS NOT NULL'), 'true', 'the view says since when it is connected');
+$node->wait_query('postgres', q{SELECT application_name = 'outbox_drainer' AND state = 'idle' AND query = 'outbox_drainer: idle'
+	FROM pg_stat_activity WHERE backend_type = 'outbox_drainer' AND datname = 'postgres'});
+pass('pg_stat_activity says who it is and what it does');
+like(
+	$broker->ctl('list_connections', 'client_properties'),
+	qr/outbox_drainer postgres\@\S+ \d+/,
+	'the broker knows the connection by product, database, host and pid');
 
 # The least that an event needs, everything that it can have, and what was never committed.
 $node->safe_psql('postgres', <<'SQL');
