@@ -5,13 +5,17 @@
 #include <string>
 
 #include "core/backoff.hpp"
+#include "core/ordering.hpp"
 #include "core/time.hpp"
 
 namespace outbox {
 
-/// What a drainer runs by: a copy of the settings, taken at start and at each reload.
+/// What a drainer runs by: the settings of the server with the relay's own over them, taken at
+/// start, at each reload and when the relay was altered.
 struct DrainSettings {
     bool enabled = true;
+    bool paused = false;  ///< the relay is paused: nothing is claimed or published
+    Ordering ordering = Ordering::per_key;
     std::string broker_uri;     ///< with its password, never shown; empty: not set
     std::string password_file;  ///< empty: not set
     std::string exchange = "events";
@@ -25,6 +29,11 @@ struct DrainSettings {
     Duration heartbeat{10000};
     Duration shutdown_timeout{3000};
     Backoff retry;
+    std::int32_t max_attempts = 20;  ///< charged failures until an event is dead; 0: never
+    std::int32_t publish_rate = 0;  ///< events a second at most, all drainers together; 0: no limit
+    Duration retention{7 * 24 * 3600 * 1000LL};  ///< of published events; 0: for ever
+    Duration dead_retention{0};                  ///< of events that ended otherwise; 0: for ever
+    bool mandatory = false;
     std::int64_t max_message_bytes = 16 * 1024 * 1024;
 
     bool operator==(const DrainSettings&) const = default;

@@ -38,16 +38,7 @@ void request_shared_memory() {
 }
 
 void init_counters(DrainerCounters& counters) {
-    pg_atomic_init_u64(&counters.claimed, 0);
-    pg_atomic_init_u64(&counters.published, 0);
-    pg_atomic_init_u64(&counters.failed, 0);
-    pg_atomic_init_u64(&counters.released, 0);
-    pg_atomic_init_u64(&counters.expired_leases, 0);
-    pg_atomic_init_u64(&counters.stale_marks, 0);
-    pg_atomic_init_u64(&counters.reconnects, 0);
-    pg_atomic_init_u64(&counters.batches, 0);
-    pg_atomic_init_u64(&counters.bytes, 0);
-    pg_atomic_init_u64(&counters.start_failures, 0);
+    for_each_counter(counters, [](pg_atomic_uint64& counter) { pg_atomic_init_u64(&counter, 0); });
 }
 
 void init_slot(DrainerSlot& slot) {
@@ -58,6 +49,8 @@ void init_slot(DrainerSlot& slot) {
     pg_atomic_init_u32(&slot.state, static_cast<uint32>(DrainerState::starting));
     pg_atomic_init_u64(&slot.state_since, 0);
     pg_atomic_init_u32(&slot.in_flight, 0);
+    pg_atomic_init_u32(&slot.relay_changed, 0);
+    pg_atomic_init_u64(&slot.halted_on, 0);
     init_counters(slot.counters);
 }
 
@@ -147,7 +140,7 @@ void install_shared_state() {
     shmem_startup_hook = startup_shared_memory;
 }
 
-void wake_drainers(Oid database, bool recheck) {
+void wake_drainers(Oid database, WakeFor what) {
     if (state == nullptr) {
         return;
     }
@@ -161,15 +154,18 @@ void wake_drainers(Oid database, bool recheck) {
         }
         // An event was written in a database that is said to have no extension: that was an old
         // answer.
-        if (slot.absent && !recheck) {
+        if (slot.absent && what != WakeFor::extension) {
             ask_launcher(slot);
         }
-        if (recheck) {
+        if (what == WakeFor::extension) {
             pg_atomic_write_u32(&slot.recheck, 1);
+        }
+        if (what == WakeFor::relay) {
+            pg_atomic_write_u32(&slot.relay_changed, 1);
         }
         // The drainer clears the flag before it looks, so a flag that is up means that it will
         // look.
-        if (pg_atomic_exchange_u32(&slot.wake, 1) == 0 || recheck) {
+        if (pg_atomic_exchange_u32(&slot.wake, 1) == 0 || what != WakeFor::rows) {
             set_latch_of(slot.procno);
         }
     }

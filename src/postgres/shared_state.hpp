@@ -12,12 +12,20 @@ extern "C" {
 
 namespace outbox::postgres {
 
+/// Upper ends of the histogram of batch sizes; the last class has none.
+inline constexpr int BATCH_SIZE_LIMITS[] = {1, 10, 50, 100, 500, 1000};
+inline constexpr int BATCH_SIZE_CLASSES = 7;
+
 /// Counters of one drainer. Written by the drainer alone (start_failures: by the launcher), read by
 /// anybody without a lock; they go on over restarts of the drainer.
 struct DrainerCounters {
     pg_atomic_uint64 claimed;
     pg_atomic_uint64 published;
-    pg_atomic_uint64 failed;
+    pg_atomic_uint64 failed;    ///< attempts charged, the last ones of dead events included
+    pg_atomic_uint64 rejected;  ///< events
+    pg_atomic_uint64 dead;      ///< events
+    pg_atomic_uint64 deferred;  ///< events put behind another one of their group
+    pg_atomic_uint64 held;      ///< events put off uncharged for what is missing at the broker
     pg_atomic_uint64 released;
     pg_atomic_uint64 expired_leases;
     pg_atomic_uint64 stale_marks;
@@ -25,7 +33,24 @@ struct DrainerCounters {
     pg_atomic_uint64 batches;
     pg_atomic_uint64 bytes;
     pg_atomic_uint64 start_failures;
+    pg_atomic_uint64 collected;                        ///< events removed after their retention
+    pg_atomic_uint64 replayed;                         ///< messages sent again by outbox.replay
+    pg_atomic_uint64 batch_sizes[BATCH_SIZE_CLASSES];  ///< batches by size, see BATCH_SIZE_LIMITS
 };
+
+template <class Action>
+void for_each_counter(DrainerCounters& counters, Action action) {
+    for (pg_atomic_uint64* counter :
+         {&counters.claimed, &counters.published, &counters.failed, &counters.rejected,
+          &counters.dead, &counters.deferred, &counters.held, &counters.released,
+          &counters.expired_leases, &counters.stale_marks, &counters.reconnects, &counters.batches,
+          &counters.bytes, &counters.start_failures, &counters.collected, &counters.replayed}) {
+        action(*counter);
+    }
+    for (pg_atomic_uint64& counter : counters.batch_sizes) {
+        action(counter);
+    }
+}
 
 /// What the launcher knows of a database and its drainer. Plain data, no pointers: it lives in
 /// shared memory. Fields that are not atomic are protected by SharedState::lock.
@@ -47,15 +72,17 @@ struct DrainerSlot {
     bool running;              ///< registered and not yet known to have ended
 
     // The drainer's view of itself.
-    int pid;                       ///< 0 when it is not running
-    pg_atomic_uint32 procno;       ///< whose latch to set; NO_PROC when it is not running
-    pg_atomic_uint32 wake;         ///< a wake is under way, no need for another
-    pg_atomic_uint32 recheck;      ///< look whether the extension is still there
-    pg_atomic_uint32 state;        ///< DrainerState
-    pg_atomic_uint64 state_since;  ///< TimestampTz
-    pg_atomic_uint32 in_flight;    ///< messages sent and not confirmed
-    char broker[320];              ///< host:port/vhost; empty: none
-    TimestampTz connected_since;   ///< 0: not connected
+    int pid;                         ///< 0 when it is not running
+    pg_atomic_uint32 procno;         ///< whose latch to set; NO_PROC when it is not running
+    pg_atomic_uint32 wake;           ///< a wake is under way, no need for another
+    pg_atomic_uint32 recheck;        ///< look whether the extension is still there
+    pg_atomic_uint32 relay_changed;  ///< read the relay's settings again
+    pg_atomic_uint32 state;          ///< DrainerState
+    pg_atomic_uint64 state_since;    ///< TimestampTz
+    pg_atomic_uint32 in_flight;      ///< messages sent and not confirmed
+    pg_atomic_uint64 halted_on;      ///< seq of the event that stop_the_line waits for; 0: none
+    char broker[320];                ///< host:port/vhost; empty: none
+    TimestampTz connected_since;     ///< 0: not connected
     char last_error[512];
     TimestampTz last_error_at;  ///< 0: never
 
@@ -96,10 +123,15 @@ SharedState* shared_state();
 /// Asks for shared memory and sets it up; called from _PG_init of a preloading server only.
 void install_shared_state();
 
-/// Wakes the drainers of a database; with `recheck` they look whether the extension is still there.
-/// Atomic stores and SetLatch only, so it is safe in a transaction callback. Does nothing when not
-/// preloaded.
-void wake_drainers(Oid database, bool recheck);
+/// What else drainers are to do when they are woken to look for rows.
+enum class WakeFor : std::uint8_t {
+    rows,       ///< nothing else
+    relay,      ///< read the relay's settings again
+    extension,  ///< look whether the extension is still there
+};
+/// Wakes the drainers of a database. Atomic stores and SetLatch only, so it is safe in a
+/// transaction callback. Does nothing when not preloaded.
+void wake_drainers(Oid database, WakeFor what);
 /// Asks the launcher to look at a database at once, also at one that had no extension so far. Safe
 /// in a transaction callback. Does nothing when not preloaded.
 void wake_launcher(Oid database);

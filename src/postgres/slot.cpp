@@ -117,6 +117,14 @@ bool Slot::take_recheck() {
     return pg_atomic_exchange_u32(&slot_->recheck, 0) != 0;
 }
 
+bool Slot::take_relay_changed() {
+    return pg_atomic_exchange_u32(&slot_->relay_changed, 0) != 0;
+}
+
+void Slot::set_halted_on(std::int64_t seq) {
+    pg_atomic_write_u64(&slot_->halted_on, static_cast<uint64>(seq));
+}
+
 void Slot::set_present() {
     const SlotLock lock(LW_EXCLUSIVE);
     slot_->present = true;

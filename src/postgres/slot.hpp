@@ -33,6 +33,11 @@ class Slot {
     /// Whether somebody asked to look for the extension since the last call.
     bool take_recheck();
 
+    /// Whether a relay was altered since the last call.
+    bool take_relay_changed();
+
+    void set_halted_on(std::int64_t seq);
+
     void set_present();
     void set_absent();
     /// Asks the launcher to start the drainer again that long after it has exited.

@@ -17,6 +17,7 @@ struct Notes {
     bool event_written;
     bool wake;
     bool extension_dropped;
+    bool relay_changed;
     Oid database_command;  ///< InvalidOid: none
 };
 
@@ -31,15 +32,19 @@ void end_database_command() {
 // Runs after the transaction has left the procarray, so whoever it wakes sees its rows; a
 // PostgreSQL error in here would be escalated, so only atomics and SetLatch are used.
 void on_transaction_end(XactEvent event, void*) {
-    if (!notes.event_written && !notes.wake && !notes.extension_dropped &&
+    if (!notes.event_written && !notes.wake && !notes.extension_dropped && !notes.relay_changed &&
         !OidIsValid(notes.database_command)) {
         return;
     }
     switch (event) {
         case XACT_EVENT_COMMIT:
         case XACT_EVENT_PARALLEL_COMMIT:
-            if (notes.event_written || notes.wake || notes.extension_dropped) {
-                wake_drainers(MyDatabaseId, notes.extension_dropped);
+            if (notes.extension_dropped) {
+                wake_drainers(MyDatabaseId, WakeFor::extension);
+            } else if (notes.relay_changed) {
+                wake_drainers(MyDatabaseId, WakeFor::relay);
+            } else if (notes.event_written || notes.wake) {
+                wake_drainers(MyDatabaseId, WakeFor::rows);
             }
             if (notes.wake) {
                 wake_launcher(MyDatabaseId);
@@ -50,7 +55,7 @@ void on_transaction_end(XactEvent event, void*) {
         case XACT_EVENT_ABORT:
         case XACT_EVENT_PARALLEL_ABORT:
             if (notes.event_written) {
-                wake_drainers(MyDatabaseId, false);
+                wake_drainers(MyDatabaseId, WakeFor::rows);
             }
             end_database_command();
             notes = {};
@@ -78,6 +83,10 @@ void note_event_written() {
 
 void note_wake() {
     notes.wake = true;
+}
+
+void note_relay_changed() {
+    notes.relay_changed = true;
 }
 
 void note_extension_created() {

@@ -11,6 +11,8 @@ void install_wake_callback();
 void note_event_written();
 /// Wakes the launcher and this database's drainers when the transaction commits.
 void note_wake();
+/// A relay was altered: drainers read its settings again when the transaction commits.
+void note_relay_changed();
 /// The extension came: wakes the launcher when the transaction commits.
 void note_extension_created();
 /// A database's drainer was put aside for a command: it may come back when the transaction has

@@ -49,7 +49,7 @@ CREATE TABLE outbox.event (
     error_code text,
     CONSTRAINT event_attempts_check CHECK (attempts >= 0),
     -- An index entry takes at most 2704 bytes. Without these two the UPDATE that defers an event, which is
-    -- what brings it into event_deferred_key_idx, could fail.
+    -- what brings it into event_held_key_idx, could fail.
     CONSTRAINT event_key_check CHECK (octet_length(key) <= 1024),
     CONSTRAINT event_source_check CHECK (octet_length(source) <= 1024),
     CONSTRAINT event_outcome_check CHECK (outcome IN ('dead', 'rejected', 'discarded')),
@@ -66,8 +66,12 @@ CREATE UNIQUE INDEX event_message_id_key ON outbox.event (source, message_id)
     WHERE message_id IS NOT NULL;
 CREATE INDEX event_due_idx ON outbox.event (next_attempt_at, seq)
     WHERE next_attempt_at IS NOT NULL;
-CREATE INDEX event_deferred_key_idx ON outbox.event (source, key, seq)
-    WHERE next_attempt_at IS NOT NULL;
+-- Deferred events that hold their group: failed, requeued, or waiting behind such a one. One that is merely
+-- scheduled (next_attempt_at is available_at) holds nobody, and is not in here.
+CREATE INDEX event_held_key_idx ON outbox.event (source, key, seq)
+    WHERE next_attempt_at IS NOT NULL AND next_attempt_at IS DISTINCT FROM available_at;
+CREATE INDEX event_held_source_idx ON outbox.event (source, seq)
+    WHERE next_attempt_at IS NOT NULL AND next_attempt_at IS DISTINCT FROM available_at;
 CREATE INDEX event_dead_idx ON outbox.event (dead_at)
     WHERE dead_at IS NOT NULL;
 
@@ -136,6 +140,7 @@ COMMENT ON INDEX outbox.event_pkey IS 'Drainers walk the events in this order';
 COMMENT ON INDEX outbox.event_id_key IS 'An id is written once';
 COMMENT ON INDEX outbox.event_message_id_key IS 'A message_id is written once for each source';
 COMMENT ON INDEX outbox.event_due_idx IS 'Deferred events by when they are due, those due at once (a restored dump) in their order';
-COMMENT ON INDEX outbox.event_deferred_key_idx IS 'Deferred events by key, to find the next one of a key';
+COMMENT ON INDEX outbox.event_held_key_idx IS 'Events that hold their key or wait behind one that does, to find the next one of a key';
+COMMENT ON INDEX outbox.event_held_source_idx IS 'The same by source, for relays with the ordering per_source';
 COMMENT ON INDEX outbox.event_dead_idx IS 'Events that ended without being published';
 
