@@ -109,6 +109,13 @@ void Slot::set_error(std::string_view error) {
     slot_->last_error_at = now;
 }
 
+void Slot::count_batch_size(std::size_t rows) {
+    const auto* const limit = std::lower_bound(std::begin(BATCH_SIZE_LIMITS),
+                                               std::end(BATCH_SIZE_LIMITS), static_cast<int>(rows));
+    const auto size_class = limit - std::begin(BATCH_SIZE_LIMITS);
+    pg_atomic_fetch_add_u64(&counters().batch_sizes[size_class], 1);
+}
+
 bool Slot::take_wake() {
     return pg_atomic_exchange_u32(&slot_->wake, 0) != 0;
 }

@@ -28,6 +28,9 @@ class Slot {
     void set_error(std::string_view error);
     DrainerCounters& counters() const { return slot_->counters; }
 
+    /// Counts a batch in the histogram.
+    void count_batch_size(std::size_t rows);
+
     /// Whether somebody asked to look for rows since the last call.
     bool take_wake();
     /// Whether somebody asked to look for the extension since the last call.
