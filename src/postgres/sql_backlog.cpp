@@ -33,7 +33,7 @@ constexpr const char* FIND_FLOOR =
     " AS behind, greatest(e.enqueued_at, e.available_at) AS since"                   \
     " FROM outbox.event AS e WHERE " lane
 constexpr const char* FRESH_ROWS = ROWS(" AND e.next_attempt_at IS NULL", "true");
-constexpr const char* BEHIND_ROWS = ROWS("", "e.next_attempt_at = 'infinity'");
+constexpr const char* BEHIND_ROWS = ROWS("", "e.next_attempt_at IS NOT NULL");
 constexpr const char* DUE_ROWS = ROWS("", "e.next_attempt_at < 'infinity'");
 #undef ROWS
 
@@ -49,11 +49,12 @@ constexpr const char* TALLY = R"(
 )";
 
 // A lane in the order of seq, above $1. $2 rows are counted. Of what follows, up to the last number
-// drawn, the first 100 rows of each of 100 sections stand for their section. %1: the rows; %2: the
-// tally.
+// drawn, the first 20 rows of each of 100 sections stand for their section. %1: the rows; %2: the
+// tally; %3: the columns of the lane's index, and %4: the value of those before seq. (With an
+// equality in their place the planner could walk the primary key.)
 constexpr const char* COUNT_BY_SEQ = R"(
 WITH counted AS (
-    SELECT %2$s FROM (%1$s AND e.seq > $1 ORDER BY e.seq LIMIT $2) AS r
+    SELECT %2$s FROM (%1$s AND (%3$s) > (%4$s $1) ORDER BY %3$s LIMIT $2) AS r
 ),
 section AS (
     SELECT c.last + (d.width * i / 100)::int8 AS low, c.last + (d.width * (i + 1) / 100)::int8 AS high
@@ -69,7 +70,7 @@ sample AS (
     FROM section AS s
     CROSS JOIN LATERAL (
         SELECT %2$s
-        FROM (%1$s AND e.seq > s.low AND e.seq <= s.high ORDER BY e.seq LIMIT 20) AS r
+        FROM (%1$s AND (%3$s) > (%4$s s.low) AND (%3$s) <= (%4$s s.high) ORDER BY %3$s LIMIT 20) AS r
     ) AS t
 ),
 rest AS (
@@ -184,10 +185,21 @@ Count counted() {
     return found;
 }
 
-Count count_by_seq(const char* rows, int64 after) {
-    run(psprintf(COUNT_BY_SEQ, rows, TALLY), {INT8OID, INT8OID},
-        {Int64GetDatum(after), Int64GetDatum(COUNTED_ROWS)});
+Count count_by_seq(const char* query, int64 after) {
+    run(query, {INT8OID, INT8OID}, {Int64GetDatum(after), Int64GetDatum(COUNTED_ROWS)});
     return counted();
+}
+
+/// Whatever is not above the floor has ended or is deferred, so the history is not read.
+Count count_fresh(int64 floor) {
+    return count_by_seq(psprintf(COUNT_BY_SEQ, FRESH_ROWS, TALLY, "e.seq", ""), floor);
+}
+
+/// Deferred rows that wait for another one, or for ever.
+Count count_behind() {
+    return count_by_seq(psprintf(COUNT_BY_SEQ, BEHIND_ROWS, TALLY, "e.next_attempt_at, e.seq",
+                                 "timestamptz 'infinity',"),
+                        PG_INT64_MIN);
 }
 
 /// About how many entries an index has, and at least as many as were read of it.
@@ -238,9 +250,8 @@ Backlog read_backlog(text* relay) {
     }
     Backlog backlog{};
     backlog.undone.oldest = DT_NOEND;
-    // Whatever is not above the floor has ended or is deferred, so the history is not read.
-    add(backlog, count_by_seq(FRESH_ROWS, floor_of(relay)));
-    const Count behind = count_by_seq(BEHIND_ROWS, PG_INT64_MIN);
+    add(backlog, count_fresh(floor_of(relay)));
+    const Count behind = count_behind();
     add(backlog, behind);
     add(backlog, count_due(behind.pending + behind.publishing + behind.failed));
     backlog.dead = count_dead(backlog.estimated);

@@ -105,8 +105,10 @@ $$;
 COMMENT ON FUNCTION outbox.why_locked(bigint) IS 'Piece of outbox.why(): who keeps drainers from taking the event';
 REVOKE ALL ON FUNCTION outbox.why_locked(bigint) FROM PUBLIC;
 
--- The lowest event that holds the group of this one: one probe of the index with the same predicate. Where the
--- line is stopped, the failed events are those that come due: few, as all else waits.
+-- The lowest event that holds the group of this one: the first in the index with the same predicate at or after the
+-- group's beginning, if it belongs to the group. (Looking for the group by equality, in the order of seq, could be
+-- planned as a walk along the primary key.) Where the line is stopped, the failed events are those that come due:
+-- few, as all else waits.
 CREATE FUNCTION outbox.why_holder(e outbox.event, ordering text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pg_catalog, pg_temp
@@ -114,16 +116,22 @@ CREATE FUNCTION outbox.why_holder(e outbox.event, ordering text) RETURNS bigint
     SET jit = off
     RETURN CASE
         WHEN ordering = 'per_key' AND e.key IS NOT NULL THEN (
-            SELECT h.seq FROM outbox.event AS h
-            WHERE h.next_attempt_at IS NOT NULL AND h.next_attempt_at IS DISTINCT FROM h.available_at
-                AND h.source = e.source AND h.key = e.key AND h.seq < e.seq
-            ORDER BY h.seq LIMIT 1
+            SELECT f.seq FROM (
+                SELECT h.source, h.key, h.seq FROM outbox.event AS h
+                WHERE h.next_attempt_at IS NOT NULL AND h.next_attempt_at IS DISTINCT FROM h.available_at
+                    AND (h.source, h.key, h.seq) >= (e.source, e.key, -9223372036854775808)
+                ORDER BY h.source, h.key, h.seq LIMIT 1
+            ) AS f
+            WHERE f.source = e.source AND f.key = e.key AND f.seq < e.seq
         )
         WHEN ordering = 'per_source' THEN (
-            SELECT h.seq FROM outbox.event AS h
-            WHERE h.next_attempt_at IS NOT NULL AND h.next_attempt_at IS DISTINCT FROM h.available_at
-                AND h.source = e.source AND h.seq < e.seq
-            ORDER BY h.seq LIMIT 1
+            SELECT f.seq FROM (
+                SELECT h.source, h.seq FROM outbox.event AS h
+                WHERE h.next_attempt_at IS NOT NULL AND h.next_attempt_at IS DISTINCT FROM h.available_at
+                    AND (h.source, h.seq) >= (e.source, -9223372036854775808)
+                ORDER BY h.source, h.seq LIMIT 1
+            ) AS f
+            WHERE f.source = e.source AND f.seq < e.seq
         )
         WHEN ordering = 'stop_the_line' THEN (
             SELECT min(f.seq) FROM (
