@@ -110,6 +110,8 @@ INSERT INTO outbox.relay_state (relay, floor) SELECT 'default', max(seq) - 3 FRO
 SELECT pg_temp.why('last');
 UPDATE outbox.relay_state SET floor = floor + 2;
 SELECT pg_temp.why('last') = '' AS next;
+UPDATE outbox.relay_state SET floor = floor + 1;
+SELECT pg_temp.why('last');
 ROLLBACK;
 
 -- The relay is paused: said of what has not ended, beside its own reason.

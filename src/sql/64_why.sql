@@ -271,6 +271,8 @@ BEGIN
             END,
             coalesce(outbox.why_own(ahead, relay), 'due again after ' || ahead.last_error, 'not published yet'))
         WHEN waits THEN 'deferred behind an event that has ended; the next sweep makes it due'
+        WHEN e.next_attempt_at IS NULL AND e.seq <= (SELECT s.floor FROM outbox.relay_state AS s WHERE s.relay = relay.name) THEN
+            'made free again behind what drainers have read; their sweep finds it'
         WHEN e.next_attempt_at IS NULL AND queued.before > 0 THEN format('waits its turn; events before it: %s%s',
             CASE WHEN queued.more THEN 'at least ' END, queued.before)
     END;
