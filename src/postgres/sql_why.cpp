@@ -55,6 +55,7 @@ extern "C" {
 
 PG_FUNCTION_INFO_V1(outbox_drainer_claim_holder);
 PG_FUNCTION_INFO_V1(outbox_drainer_preloaded);
+PG_FUNCTION_INFO_V1(outbox_drainer_launcher_runs);
 
 /// outbox.claim_holder(claimed_by text) returns record
 OBD_EXPORT Datum outbox_drainer_claim_holder(PG_FUNCTION_ARGS) {
@@ -77,6 +78,14 @@ OBD_EXPORT Datum outbox_drainer_claim_holder(PG_FUNCTION_ARGS) {
 OBD_EXPORT Datum outbox_drainer_preloaded(PG_FUNCTION_ARGS) {
     (void)fcinfo;
     PG_RETURN_BOOL(outbox::postgres::shared_state() != nullptr);
+}
+
+/// outbox.launcher_runs() returns boolean
+OBD_EXPORT Datum outbox_drainer_launcher_runs(PG_FUNCTION_ARGS) {
+    (void)fcinfo;
+    outbox::postgres::SharedState* state = outbox::postgres::shared_state();
+    PG_RETURN_BOOL(state != nullptr &&
+                   pg_atomic_read_u32(&state->launcher_procno) != outbox::postgres::NO_PROC);
 }
 
 }  // extern "C"

@@ -4,6 +4,12 @@ CREATE FUNCTION outbox.preloaded() RETURNS boolean
 COMMENT ON FUNCTION outbox.preloaded() IS 'Whether the server was started with the library in shared_preload_libraries';
 REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
 
+CREATE FUNCTION outbox.launcher_runs() RETURNS boolean
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'outbox_drainer_launcher_runs';
+COMMENT ON FUNCTION outbox.launcher_runs() IS 'Whether the process is there that starts drainers';
+REVOKE ALL ON FUNCTION outbox.launcher_runs() FROM PUBLIC;
+
 CREATE FUNCTION outbox.claim_holder(claimed_by text, OUT worker integer, OUT pid integer, OUT alive boolean) RETURNS record
     LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
     AS 'MODULE_PATHNAME', 'outbox_drainer_claim_holder';
@@ -222,6 +228,8 @@ BEGIN
         SELECT FROM string_to_table(databases, ',') AS d WHERE trim(d) = current_database()
     ) THEN
         RETURN 'no drainer runs: this database is not in outbox_drainer.databases';
+    ELSIF NOT outbox.launcher_runs() THEN
+        RETURN 'no drainer runs: the launcher does not run; if it stays so, raise max_worker_processes and restart the server';
     END IF;
     SELECT count(*) AS drainers, count(t.trouble) AS troubled, min(t.trouble) AS trouble,
         string_agg(format('drainer %s: %s', d.worker, t.trouble), '; ' ORDER BY d.worker) FILTER (WHERE t.trouble IS NOT NULL) AS each
@@ -293,6 +301,7 @@ DECLARE
     paused text;
     nobody text;
 BEGIN
+    PERFORM outbox.preloaded();  -- loads the library, so that its settings are known
     SELECT x.* INTO e FROM outbox.event AS x WHERE x.id = why.id;
     IF NOT FOUND THEN
         RETURN 'unknown: there is no such event, or it is not committed yet, or it was removed after its retention';

@@ -92,8 +92,8 @@ BEGIN ATOMIC
         'the first delay is longer than the longest, and one of them is the server''s setting: no drainer can start with these; correct one with outbox.alter_relay'
     FROM outbox.relay AS r
     CROSS JOIN LATERAL (
-        SELECT coalesce(r.retry_backoff_initial, current_setting('outbox_drainer.retry_backoff_initial')::interval),
-            coalesce(r.retry_backoff_max, current_setting('outbox_drainer.retry_backoff_max')::interval)
+        SELECT coalesce(r.retry_backoff_initial, current_setting('outbox_drainer.retry_backoff_initial', true)::interval),
+            coalesce(r.retry_backoff_max, current_setting('outbox_drainer.retry_backoff_max', true)::interval)
     ) AS b (initial, most)
     WHERE b.initial > b.most AND (r.retry_backoff_initial IS NOT NULL OR r.retry_backoff_max IS NOT NULL);
 END;
@@ -139,7 +139,7 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'outbox_drainer.workers_per_database',
             'not all of them can start: max_worker_processes is ' || current_setting('max_worker_processes') || ', and the launcher takes one of these'
-        WHERE current_setting('outbox_drainer.workers_per_database')::integer >= current_setting('max_worker_processes')::integer
+        WHERE current_setting('outbox_drainer.workers_per_database', true)::integer >= current_setting('max_worker_processes')::integer
     ),
     setting AS (
         SELECT s.name, current_setting(s.name) AS value, s.source, s.sourcefile, s.sourceline

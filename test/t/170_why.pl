@@ -40,7 +40,7 @@ my $pid = $node->drainer_pid('postgres');
 $broker->memory_alarm(1);
 $node->safe_psql('postgres', 'SELECT emit_many(500, 10)');
 $node->wait_for_state('postgres', 'blocked');
-wait_why($node, qr/^held by drainer 0 \(pid $pid\) until $time; the broker "127.0.0.1:\d+\/" blocks publishing since $time: .*memory/, 'the broker blocks');
+wait_why($node, qr{^held by drainer 0 \(pid $pid\) until $time; the broker "127.0.0.1:\d+//" blocks publishing since $time: .*memory}, 'the broker blocks');
 $broker->memory_alarm(0);
 $node->wait_drained('postgres');
 like(why($node), qr/^published at/, 'and when it is over, nothing of it is left');
@@ -49,7 +49,7 @@ like(why($node), qr/^published at/, 'and when it is over, nothing of it is left'
 my $nowhere = OutboxDrainer::Cluster->new_broker;
 $node->configure('drainer.broker_uri' => 'amqp://127.0.0.1:' . $nowhere->port);
 $node->safe_psql('postgres', q{SELECT emit('key')});
-my $nobody = qr/the broker "127.0.0.1:${\$nowhere->port}\/" is disconnected since ($time): .*refused/;
+my $nobody = qr{the broker "127.0.0.1:${\$nowhere->port}//" is disconnected since ($time): .*refused};
 wait_why($node, qr/^$nobody/, 'the broker is not there, with the reason');
 my ($since) = why($node) =~ $nobody;
 # Neither further attempts nor a new drainer make it a shorter time.
@@ -96,14 +96,23 @@ $node->wait_drained('postgres');
 $node->wait_query('postgres', 'SELECT published = 30 AND stats_reset IS NOT NULL FROM outbox.stat_relay');
 is($node->safe_psql('postgres', 'SELECT published FROM outbox.stat_relay'), '30', 'and counts on');
 
-my $crowded = OutboxDrainer::Cluster->new_node('crowded', broker => $broker, settings => { max_worker_processes => 1 });
-$crowded->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
-$crowded->safe_psql('postgres', q{SELECT outbox.enqueue('order.placed', '{}')});
-wait_why($crowded, qr/^no drainer runs: no background worker is free, raise max_worker_processes$/, 'no free worker');
+# The logical replication launcher takes a worker too.
+for my $case (
+	[ 2, qr/^no drainer runs: no background worker is free, raise max_worker_processes$/, 'no free worker' ],
+	[ 1, qr/^no drainer runs: the launcher does not run; .*max_worker_processes/,          'not even for the launcher' ])
+{
+	my ($workers, $pattern, $name) = @$case;
+	my $crowded = OutboxDrainer::Cluster->new_node("crowded$workers", broker => $broker, settings => { max_worker_processes => $workers });
+	$crowded->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
+	$crowded->safe_psql('postgres', q{SELECT outbox.enqueue('order.placed', '{}')});
+	wait_why($crowded, $pattern, $name);
+}
 
 my $bare = OutboxDrainer::Cluster->new_node('bare', preload => 0);
 $bare->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $bare->safe_psql('postgres', q{SELECT outbox.enqueue('order.placed', '{}')});
 wait_why($bare, qr/^no drainer runs: outbox_drainer is not in shared_preload_libraries$/, 'not preloaded');
+is($bare->safe_psql('postgres', q{SELECT count(*) FROM outbox.settings_check() WHERE problem LIKE 'outbox_drainer is not loaded%'}),
+	'1', 'settings_check() says it too, in a session that has not loaded it either');
 
 done_testing();
