@@ -120,6 +120,7 @@ void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
     slot.pid = 0;
     slot.broker[0] = '\0';
     slot.connected_since = 0;
+    slot.disconnected_since = 0;
     slot.last_error[0] = '\0';
     slot.last_error_at = 0;
     slot.stats_reset = GetCurrentTimestamp();

@@ -83,6 +83,7 @@ struct DrainerSlot {
     pg_atomic_uint64 halted_on;      ///< seq of the event that stop_the_line waits for; 0: none
     char broker[320];                ///< host:port/vhost; empty: none
     TimestampTz connected_since;     ///< 0: not connected
+    TimestampTz disconnected_since;  ///< 0: connected, or never tried; goes on over restarts
     char last_error[512];
     TimestampTz last_error_at;  ///< 0: never
 

@@ -21,6 +21,16 @@ void copy_text(char (&target)[N], std::string_view text) {
     target[length] = '\0';
 }
 
+// The caller holds the lock.
+void set_connected(DrainerSlot& slot, bool connected, TimestampTz now) {
+    slot.connected_since = connected ? now : 0;
+    if (connected) {
+        slot.disconnected_since = 0;
+    } else if (slot.disconnected_since == 0) {
+        slot.disconnected_since = now;
+    }
+}
+
 // Runs at any exit, also one by FATAL: the launcher learns that the process is gone.
 void detach(int, Datum index) {
     SharedState* state = shared_state();
@@ -28,7 +38,7 @@ void detach(int, Datum index) {
     LWLockAcquire(state->lock, LW_EXCLUSIVE);
     if (slot.pid == MyProcPid) {
         slot.pid = 0;
-        slot.connected_since = 0;
+        set_connected(slot, false, GetCurrentTimestamp());
         slot.broker[0] = '\0';
         pg_atomic_write_u32(&slot.procno, NO_PROC);
         pg_atomic_write_u32(&slot.in_flight, 0);
@@ -99,7 +109,7 @@ void Slot::set_broker(std::string_view broker, bool connected) {
     const TimestampTz now = GetCurrentTimestamp();
     const SlotLock lock(LW_EXCLUSIVE);
     copy_text(slot_->broker, broker);
-    slot_->connected_since = connected ? now : 0;
+    set_connected(*slot_, connected, now);
 }
 
 void Slot::set_error(std::string_view error) {
