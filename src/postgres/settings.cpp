@@ -250,7 +250,7 @@ void define_launcher_settings() {
         .variable = &worker_count,
         .initial = 1,
         .least = 1,
-        .most = 1,
+        .most = 16,
         .context = PGC_SIGHUP,
     });
 }
