@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "postgres/bucket_map.hpp"
+
 extern "C" {
 #include "access/xlog.h"
 #include "storage/ipc.h"
@@ -37,6 +39,7 @@ void detach(int, Datum index) {
     DrainerSlot& slot = state->slots[DatumGetInt32(index)];
     LWLockAcquire(state->lock, LW_EXCLUSIVE);
     if (slot.pid == MyProcPid) {
+        bury_buckets(slot);
         slot.pid = 0;
         set_connected(slot, false, GetCurrentTimestamp());
         slot.broker[0] = '\0';
@@ -46,10 +49,7 @@ void detach(int, Datum index) {
         pg_atomic_write_u64(&slot.state_since, static_cast<uint64>(GetCurrentTimestamp()));
     }
     LWLockRelease(state->lock);
-    const uint32 launcher = pg_atomic_read_u32(&state->launcher_procno);
-    if (launcher != NO_PROC) {
-        SetLatch(&GetPGProcByNumber(launcher)->procLatch);
-    }
+    set_latch_of(state->launcher_procno);
 }
 
 }  // namespace
@@ -68,12 +68,14 @@ bool Slot::attach(int index, uint64 generation) {
     before_shmem_exit(detach, Int32GetDatum(index));
     const SlotLock lock(LW_EXCLUSIVE);
     DrainerSlot& slot = state->slots[index];
-    if (!OidIsValid(slot.database) || slot.generation != generation || slot.pid != 0) {
+    DrainerSlot* first = OidIsValid(slot.database) ? first_slot(slot.database) : nullptr;
+    if (first == nullptr || slot.generation != generation || slot.pid != 0) {
         return false;
     }
     slot.pid = MyProcPid;
     pg_atomic_write_u32(&slot.procno, own_procno());
     slot_ = &slot;
+    buckets_ = &first->buckets;
     index_ = index;
     set_state(DrainerState::starting);
     return true;
@@ -142,10 +144,18 @@ void Slot::set_halted_on(std::int64_t seq) {
     pg_atomic_write_u64(&slot_->halted_on, static_cast<uint64>(seq));
 }
 
+// The launcher starts the other drainers of a database once the first has found the extension.
 void Slot::set_present() {
-    const SlotLock lock(LW_EXCLUSIVE);
-    slot_->present = true;
-    slot_->absent = false;
+    bool is_news = false;
+    {
+        const SlotLock lock(LW_EXCLUSIVE);
+        is_news = !slot_->present;
+        slot_->present = true;
+        slot_->absent = false;
+    }
+    if (is_news) {
+        wake_launcher_process();
+    }
 }
 
 void Slot::set_absent() {

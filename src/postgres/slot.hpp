@@ -19,6 +19,10 @@ class Slot {
     Incarnation incarnation() const;
     std::string_view database_name() const;
     Oid database() const { return slot_->database; }
+    /// Which of the database's drainers this one is, from 0.
+    int worker() const { return slot_->worker; }
+    /// How the drainers of the database share its relay.
+    SharedBuckets& buckets() const { return *buckets_; }
 
     void set_state(DrainerState state);
     void set_in_flight(std::size_t count);
@@ -52,6 +56,7 @@ class Slot {
 
   private:
     DrainerSlot* slot_ = nullptr;
+    SharedBuckets* buckets_ = nullptr;
     int index_ = 0;
     DrainerState state_ = DrainerState::starting;
 };
