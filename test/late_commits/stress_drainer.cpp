@@ -1,6 +1,7 @@
 #include "stress_drainer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "postgres/signals.hpp"
 #include "postgres/statement.hpp"
@@ -59,8 +60,8 @@ Statement claim_statement = {
     nullptr};
 
 Statement record_statement = {
-    "INSERT INTO late_commits.run (passes, in_gaps, cut_short, most_ranges) VALUES ($1, $2, $3, "
-    "$4)",
+    "INSERT INTO late_commits.run (passes, in_gaps, cut_short, most_ranges)"
+    " VALUES ($1, $2, $3, $4)",
     4,
     {INT8OID, INT8OID, INT8OID, INT8OID},
     nullptr};
@@ -123,14 +124,18 @@ void pause(int longest_us) {
     }
 }
 
-bool report(const Transaction& transaction) {
+// Commits if all went well so far, and says in the log what did not.
+bool finish(Transaction& transaction, bool ok) {
+    if (ok && transaction.commit() != postgres::CommitOutcome::failed) {
+        return true;
+    }
     ereport(LOG, (errmsg("late_commits: %s", transaction.error().message)));
     return false;
 }
 
 }  // namespace
 
-bool StressDrainer::run() noexcept {
+bool StressDrainer::run() {
     if (!find_table()) {
         return false;
     }
@@ -158,16 +163,14 @@ bool StressDrainer::find_table() {
         table_ = get_relname_relid("event", schema);
         sequence_ = get_relname_relid("event_seq", schema);
     });
-    return found && transaction.commit() != postgres::CommitOutcome::failed ? true
-                                                                            : report(transaction);
+    return finish(transaction, found);
 }
 
 bool StressDrainer::pass() {
     FreshLane lane = lane_;
     Transaction transaction("late_commits");
-    if (!transaction.begin(InvalidOid) || !steps(transaction, lane) ||
-        transaction.commit() == postgres::CommitOutcome::failed) {
-        return report(transaction);
+    if (!finish(transaction, transaction.begin(InvalidOid) && steps(transaction, lane))) {
+        return false;
     }
     lane_ = std::move(lane);
     if (is(Variant::no_ranges)) {
@@ -201,23 +204,22 @@ bool StressDrainer::steps(Transaction& transaction, FreshLane& lane) {
     const bool fresh_first = is(Variant::fresh_before_gaps);
     if (fresh_first) {
         fresh = claim_fresh(transaction, lane.cursor());
-        if (!fresh.ok) {
+        if (!fresh.has_value()) {
             return false;
         }
     }
-    const std::vector<Interval> gaps = lane.gaps_to_scan();
-    const Walk late = claim_gaps(transaction, gaps);
-    if (!late.ok) {
+    const Walk late = claim_gaps(transaction, lane.gaps_to_scan());
+    if (!late.has_value()) {
         return false;
     }
-    const bool complete = late.seen.size() < ROOM;
+    const bool complete = late->size() < ROOM;
     counts_.cut_short += complete ? 0 : 1;
-    lane.gaps_scanned(late.seen, complete);
+    lane.gaps_scanned(*late, complete);
     if (lane.may_advance()) {
         if (!fresh_first) {
             fresh = claim_fresh(transaction, lane.cursor());
         }
-        if (!fresh.ok || !advance(transaction, lane, fresh)) {
+        if (!fresh.has_value() || !advance(transaction, lane, *fresh)) {
             return false;
         }
     }
@@ -260,7 +262,7 @@ bool StressDrainer::is_running(const Writer& writer) const {
 StressDrainer::Walk StressDrainer::claim_gaps(Transaction& transaction,
                                               std::span<const Interval> gaps) {
     if (gaps.empty()) {
-        return {{}, true};
+        return std::vector<SeenRow>{};
     }
     std::span<Walked> rows;
     std::span<std::int64_t> claimed;
@@ -280,11 +282,11 @@ StressDrainer::Walk StressDrainer::claim_gaps(Transaction& transaction,
         claimed = claim_rows(rows, batch_);
     });
     if (!ok) {
-        return {};
+        return std::nullopt;
     }
     progress_ = progress_ || !claimed.empty();
     counts_.in_gaps += static_cast<std::int64_t>(claimed.size());
-    return {fates(rows, claimed), true};
+    return fates(rows, claimed);
 }
 
 StressDrainer::Walk StressDrainer::claim_fresh(Transaction& transaction, std::int64_t cursor) {
@@ -298,14 +300,15 @@ StressDrainer::Walk StressDrainer::claim_fresh(Transaction& transaction, std::in
         claimed = claim_rows(rows, batch_);
     });
     if (!ok) {
-        return {};
+        return std::nullopt;
     }
     progress_ = progress_ || !rows.empty();
-    return {fates(rows, claimed), true};
+    return fates(rows, claimed);
 }
 
-bool StressDrainer::advance(Transaction& transaction, FreshLane& lane, const Walk& fresh) {
-    if (fresh.seen.empty()) {
+bool StressDrainer::advance(Transaction& transaction, FreshLane& lane,
+                            std::span<const SeenRow> fresh) {
+    if (fresh.empty()) {
         return true;
     }
     pause(pauses_.before_writers);
@@ -314,7 +317,7 @@ bool StressDrainer::advance(Transaction& transaction, FreshLane& lane, const Wal
     if (!transaction.run([&] { writers = postgres::sequence_writers(locked); })) {
         return false;
     }
-    lane.advanced(fresh.seen, writers);
+    lane.advanced(fresh, writers);
     return true;
 }
 
@@ -326,9 +329,7 @@ bool StressDrainer::record_run() {
                            Int64GetDatum(counts_.cut_short), Int64GetDatum(counts_.most_ranges)},
                           Access::write);
     });
-    return recorded && transaction.commit() != postgres::CommitOutcome::failed
-               ? true
-               : report(transaction);
+    return finish(transaction, recorded);
 }
 
 }  // namespace outbox::test

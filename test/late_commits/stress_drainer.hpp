@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,13 +45,11 @@ class StressDrainer {
 
     /// Drains until SIGTERM asks for the end and then until nothing comes any more. False when the
     /// server raised an error, which is in the log.
-    bool run() noexcept;
+    bool run();
 
   private:
-    struct Walk {
-        std::vector<SeenRow> seen;
-        bool ok = false;
-    };
+    /// What a walk saw, ascending; nullopt: the transaction has failed.
+    using Walk = std::optional<std::vector<SeenRow>>;
 
     bool find_table();
     bool pass();
@@ -59,7 +58,8 @@ class StressDrainer {
     bool is_running(const Writer& writer) const;
     Walk claim_gaps(postgres::Transaction& transaction, std::span<const Interval> gaps);
     Walk claim_fresh(postgres::Transaction& transaction, std::int64_t cursor);
-    bool advance(postgres::Transaction& transaction, FreshLane& lane, const Walk& fresh);
+    bool advance(postgres::Transaction& transaction, FreshLane& lane,
+                 std::span<const SeenRow> fresh);
     bool record_run();
     bool is(Variant variant) const { return variant_ == variant; }
 
