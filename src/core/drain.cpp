@@ -325,6 +325,7 @@ void Drain::add_claim(const TransactionResult& result) {
         batch.rows.push_back(index);
         by_seq_[event.seq] = index;
         rows_in_hand_++;
+        rows_of_bucket_[bucket_of_event(event)]++;
         let_in(index);
     }
     for (std::uint64_t group : result.followed) {
@@ -476,6 +477,29 @@ bool Drain::carries(std::int64_t seq) const {
     }
     const RowState state = rows_[found->second].state;
     return state == RowState::ready || state == RowState::sent || state == RowState::published;
+}
+
+BucketMask Drain::buckets_in_hand() const noexcept {
+    BucketMask mask = 0;
+    for (int bucket = 0; bucket < BUCKETS; bucket++) {
+        if (rows_of_bucket_[static_cast<std::size_t>(bucket)] > 0) {
+            mask |= mask_of(bucket);
+        }
+    }
+    return mask;
+}
+
+std::optional<std::int64_t> Drain::lowest_in_hand() const {
+    std::optional<std::int64_t> lowest;
+    for (const auto& [id, batch] : batches_) {
+        for (std::size_t index : batch.rows) {
+            const Event& event = *rows_[index].event;
+            if (!event.deferred) {
+                lowest = std::min(lowest.value_or(event.seq), event.seq);
+            }
+        }
+    }
+    return lowest;
 }
 
 std::optional<std::int64_t> Drain::lowest_kept() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/backoff.hpp"
+#include "core/buckets.hpp"
 #include "core/drainer_state.hpp"
 #include "core/event.hpp"
 #include "core/group_queues.hpp"
@@ -97,6 +99,12 @@ struct Command {
     const Event* event = nullptr;
 };
 
+/// An event without a group falls into a bucket by its number.
+inline std::size_t bucket_of_event(const Event& event) noexcept {
+    return static_cast<std::size_t>(
+        bucket_of(event.group.value_or(static_cast<std::uint64_t>(event.seq))));
+}
+
 /// The drain cycle as a state machine: it takes what happened and says what to do. It reads no
 /// clock, does no I/O and holds no lock, so a test or a simulation can drive it through any
 /// interleaving.
@@ -174,6 +182,12 @@ class Drain {
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
     /// Whether rows of the group are in hand.
     bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
+    /// Whether it could publish now: it is connected, and nothing keeps it from working.
+    bool is_able() const noexcept { return may_publish_at_all(); }
+    /// The buckets of which rows are in hand.
+    BucketMask buckets_in_hand() const noexcept;
+    /// The lowest sequence number of the fresh lane in hand; nullopt when there is none.
+    std::optional<std::int64_t> lowest_in_hand() const;
     /// The lowest sequence number of the fresh lane in hand that the current plan does not bring to
     /// an end; nullopt when there is none.
     std::optional<std::int64_t> lowest_kept() const;
@@ -280,6 +294,7 @@ class Drain {
     BatchId next_batch_ = 1;
     TagTracker tags_;
     std::size_t rows_in_hand_ = 0;
+    std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;
     std::size_t failed_ = 0;     ///< failed and ended
     std::size_t releasing_ = 0;  ///< deferring and releasing

@@ -329,6 +329,7 @@ void Drain::drop_row(std::size_t index) {
     uncount(row);
     look_ = look_ || row.state == RowState::releasing;
     by_seq_.erase(row.event->seq);
+    rows_of_bucket_[bucket_of_event(*row.event)]--;
     if (row.event->group.has_value()) {
         if (row.holds_group) {
             groups_.release(*row.event->group);

@@ -3,6 +3,7 @@
 #include "worker/drainer.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "postgres/log.hpp"
@@ -23,6 +24,8 @@ DrainSettings no_settings() {
     return settings;
 }
 
+// How often the shares of the drainers of a database are looked at, unless one is woken.
+constexpr Duration SHARE_INTERVAL{100};
 // How often ALTER DATABASE ... SET is looked for.
 constexpr Duration SETTINGS_LOOK_INTERVAL{5000};
 
@@ -61,6 +64,7 @@ Drainer::Drainer(postgres::Slot& slot)
       drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
                             static_cast<std::uint64_t>(self_.slot)),
       link_(drain_, slot),
+      shares_(slot),
       killer_jitter_(self_.generation) {}
 
 ExitReason Drainer::run() {
@@ -139,11 +143,14 @@ void Drainer::take_notice() {
     }
     if (slot_.take_wake()) {
         drain_.woken();
+        share_at_ = now;
     }
     if (!prepared_ && now >= prepare_at_ && !extension_gone_ && !drain_.stopping()) {
         prepared_ = prepare();
         prepare_at_ = now + settings_.poll_interval;
-        drain_.hold_claims(!prepared_);
+    }
+    if (prepared_ && (now >= share_at_ || buckets_ == 0 || reclaim_pending_)) {
+        share_buckets(now);
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
@@ -183,6 +190,40 @@ void Drainer::take_settings() {
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
     judge_configuration();
+}
+
+// Takes a part of the relay, or gives some of its part to others (core/buckets.hpp). Of what it
+// takes it reads from where the former owner was, and first takes back what a dead one held.
+void Drainer::share_buckets(Time now) {
+    share_at_ = now + SHARE_INTERVAL;
+    const BucketShare share = shares_.step({.ordering = ordering(),
+                                            .able = drain_.is_able(),
+                                            .idle = ~drain_.buckets_in_hand(),
+                                            .floor = reached()});
+    shared_ordering_ = ordering();
+    if (share.taken.buckets != 0) {
+        if (share.taken.floor < lane_.cursor()) {
+            lane_ = FreshLane(std::min(reached(), share.taken.floor));
+        }
+        reclaim_pending_ = true;
+    }
+    buckets_ = share.claimable;
+    drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
+    drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
+    if (reclaim_pending_ && reclaim()) {
+        reclaim_pending_ = false;
+        drain_.woken();
+    }
+    allow_claims();
+}
+
+void Drainer::allow_claims() {
+    drain_.hold_claims(!prepared_ || buckets_ == 0 || reclaim_pending_);
+}
+
+// Up to here all of our part has ended or is deferred, as it is committed.
+std::int64_t Drainer::reached() const {
+    return std::min(lane_.lowest_open(), drain_.lowest_in_hand().value_or(lane_.lowest_open())) - 1;
 }
 
 // What the relay says goes over the settings of the server, from now on.

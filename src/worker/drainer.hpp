@@ -16,6 +16,7 @@
 #include "core/fresh_lane.hpp"
 #include "core/relay_settings.hpp"
 #include "postgres/arena.hpp"
+#include "postgres/bucket_map.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/slot.hpp"
 #include "worker/broker_link.hpp"
@@ -47,6 +48,9 @@ class Drainer {
     void look_at_stored_settings();
 
     void read_relay_settings();
+    void share_buckets(Time now);
+    std::int64_t reached() const;
+    void allow_claims();
     Ordering ordering() const { return drain_.settings().ordering; }
 
     struct Marked;
@@ -62,7 +66,7 @@ class Drainer {
     bool write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
                             std::optional<std::int64_t>& written);
     void write_last_floor();
-    std::int64_t floor() const;
+    bool may_claim_now();
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
     ClaimOrder::Limits claim_limits(std::size_t rows) const;
@@ -133,8 +137,12 @@ class Drainer {
     Drain drain_;
     BrokerLink link_;
     FreshLane lane_;
-    std::uint64_t buckets_ = ~std::uint64_t{0};  ///< those whose rows are ours, a bit for each
+    postgres::Buckets shares_;
+    BucketMask buckets_ = 0;  ///< of which rows may be claimed
     std::size_t drainers_sharing_ = 1;
+    Ordering shared_ordering_ = Ordering::per_key;  ///< by which the buckets were taken
+    bool reclaim_pending_ = false;                  ///< of buckets taken, what dead drainers hold
+    Time share_at_{};
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
     std::int64_t group_sweep_position_ = 0;

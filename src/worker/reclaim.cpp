@@ -21,8 +21,7 @@ constexpr Duration SWEEP_INTERVAL_MOST{60000};
 
 }  // namespace
 
-// At start: reads the floor, then takes back what dead drainers hold, before anything is claimed. A
-// claim that lies above the floor or is deferred is found; below the floor there is none.
+// At start: reads what the relay says and where to begin.
 bool Drainer::prepare() {
     if (!find_table()) {
         return false;
@@ -41,6 +40,11 @@ bool Drainer::prepare() {
     take_settings();
     // A sequence that went back has no number of the old ones left behind.
     const std::int64_t floor = *stored <= *last ? *stored : 0;
+    if (floor == *stored) {
+        shares_.learn_floor(floor);
+    } else {
+        shares_.forget_floors();
+    }
     sequence_file_ = table_.sequence_file;
     if (refuse_table(table_)) {
         return false;
@@ -48,7 +52,7 @@ bool Drainer::prepare() {
     lane_ = FreshLane(floor);
     floor_written_ = floor;
     sweep_at_ = postgres::monotonic_now() + SWEEP_INTERVAL_LEAST;
-    return reclaim();
+    return true;
 }
 
 // Who owns the table has to be known before anything can be done as its owner.
@@ -67,9 +71,10 @@ bool Drainer::find_table() {
     return OidIsValid(table_.event);
 }
 
-// Takes back what dead drainers hold and what has no lease any more: of the deferred lane all, of
-// the fresh lane what lies near the floor. Any more of it is taken back by the claim when it comes
-// there.
+// Before anything is claimed of the buckets that were taken: takes back what dead drainers hold of
+// them and what has no lease any more. A claim that lies above the floor or is deferred is found;
+// below the floor there is none. Of the deferred lane all, of the fresh lane what lies near the
+// floor. Any more of it is taken back by the claim when it comes there.
 bool Drainer::reclaim() {
     for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
         std::size_t released = 0;

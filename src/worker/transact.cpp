@@ -38,7 +38,7 @@ void Drainer::transact() {
     std::optional<std::int64_t> written;
     ok = ok && write_floor_if_due(transaction, marked.lost.empty(), written);
     // An unlogged table, say: what is in hand is settled, nothing more is taken.
-    const bool claims = ok && plan.claim > 0 && !refuse_table(table_);
+    const bool claims = ok && plan.claim > 0 && may_claim_now() && !refuse_table(table_);
     if (claims) {
         ok = claim.memory.create() && this->claim(transaction, claim);
     }
@@ -58,6 +58,15 @@ void Drainer::transact() {
     announce(marked);
     finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
     look_again_at(marked);
+}
+
+// A new ordering means other groups, which fall into other buckets.
+bool Drainer::may_claim_now() {
+    if (ordering() != shared_ordering_) {
+        share_at_ = Time{};
+        return false;
+    }
+    return true;
 }
 
 ClaimOrder::Limits Drainer::claim_limits(std::size_t rows) const {
@@ -83,6 +92,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
         lane_ = std::move(claim.lane);
     }
     if (claim.sequence_moved) {
+        shares_.forget_floors();
         sequence_file_ = table_.sequence_file;
         floor_written_ = NO_FLOOR;
         floor_written_at_ = Time{};
@@ -222,33 +232,34 @@ bool Drainer::begin(postgres::Transaction& transaction) {
     return false;
 }
 
-// The floor never passes a row that is neither ended nor deferred when this transaction commits.
-std::int64_t Drainer::floor() const {
-    return std::min(lane_.lowest_open(), drain_.lowest_kept().value_or(lane_.lowest_open())) - 1;
-}
-
-// A mark that hit nothing leaves its row in a state unknown to us, so then the floor stays where it
-// is. `written` is for when the transaction has committed.
+// The floor of all drainers together. A mark that hit nothing leaves its row in a state unknown to
+// us, so then the floor stays where it is. `written` is for when the transaction has committed.
 bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
                                  std::optional<std::int64_t>& written) {
     const Time now = postgres::monotonic_now();
-    const std::int64_t reached = floor();
     const bool due = now >= floor_written_at_ + FLOOR_INTERVAL || drain_.stopping();
-    if (!all_hit || reached == floor_written_ || !due) {
+    if (!all_hit || !due) {
         return true;
     }
-    if (!postgres::write_floor(transaction, reached)) {
+    const std::int64_t lowest = shares_.lowest_floor();
+    if (lowest == floor_written_) {
+        return true;
+    }
+    if (!postgres::write_floor(transaction, lowest)) {
         return false;
     }
-    written = reached;
+    written = lowest;
     floor_written_at_ = now;
     return true;
 }
 
 // At a stop, so that the next start walks nothing that is over.
 void Drainer::write_last_floor() {
-    // With rows still in hand, floor() counts on marks that are not going to be written.
-    if (!prepared_ || drain_.in_hand() > 0 || floor() == floor_written_) {
+    if (!prepared_) {
+        return;
+    }
+    shares_.leave(reached());
+    if (shares_.lowest_floor() == floor_written_) {
         return;
     }
     postgres::Transaction transaction("outbox_drainer: writing where to begin next time");
