@@ -115,7 +115,7 @@ $node->wait_drained('postgres');
 
 # A drainer is killed while messages are under way, and the server comes back.
 $broker->freeze;
-$node->safe_psql('postgres', "SELECT produce('key ' || 1 + n % $others, 'wide') FROM generate_series(1, 1000) n");
+$node->safe_psql('postgres', "SELECT produce('key ' || 6 + n % ($others - 5), 'wide') FROM generate_series(1, 1000) n");
 $node->wait_query('postgres', 'SELECT sum(in_flight) > 0 FROM outbox.stat_drainer');
 my $log = $node->log_position;
 kill 'KILL', $node->safe_psql('postgres', 'SELECT max(pid) FROM outbox.stat_drainer WHERE in_flight > 0');
