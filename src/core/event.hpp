@@ -66,7 +66,8 @@ struct Event {
     std::int32_t attempts = 0;  ///< charged failures so far
     /// The column whose text has no form in UTF-8, so that the event cannot be sent; empty: none.
     std::string_view unencodable;
-    bool deferred = false;  ///< came from the deferred lane (next_attempt_at is set)
+    std::int64_t replay_job = 0;  ///< the replay that sends this event again; 0: none does
+    bool deferred = false;        ///< came from the deferred lane (next_attempt_at is set)
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.
