@@ -239,8 +239,9 @@ std::size_t ReplayLane::settled(Time now, std::size_t ticket, bool ack) {
     return flight.bytes;
 }
 
-void ReplayLane::lost(Time now, std::string_view why) {
+bool ReplayLane::lost(Time now, std::string_view why) {
     bool had_any = false;
+    const bool had_failed = end_ == ReplayPlan::End::failed;
     for (const auto& [ticket, flight] : std::exchange(in_flight_, {})) {
         if (flight.entry == NOT_OURS) {
             continue;
@@ -251,12 +252,12 @@ void ReplayLane::lost(Time now, std::string_view why) {
             fail(std::string(why));
         }
     }
-    if (!had_any || why.empty()) {
-        return;
+    if (!had_any || why.empty() || had_failed) {
+        return false;
     }
     losses_++;
     if (end_ == ReplayPlan::End::failed) {
-        return;
+        return true;
     }
     if (losses_ >= MOST_LOSSES) {
         fail("connection lost " + std::to_string(losses_) +
@@ -264,6 +265,7 @@ void ReplayLane::lost(Time now, std::string_view why) {
     } else {
         back_off(now, losses_, "connection lost: " + std::string(why));
     }
+    return false;
 }
 
 void ReplayLane::finish_entry(std::size_t index) {

@@ -328,7 +328,7 @@ TEST(ReplayLane, AfterALostConnectionWhatWasUnconfirmedGoesAgain) {
     EXPECT_EQ(bench.send().size(), 5U);
     bench.settle_oldest(true);
     EXPECT_EQ(bench.lane.settled(bench.now, bench.tickets[1], true), 100U);
-    bench.lane.lost(bench.now, "broker closed the connection");
+    (void)bench.lane.lost(bench.now, "broker closed the connection");
     EXPECT_EQ(bench.lane.in_flight(), 0U);
     EXPECT_EQ(bench.send(), Seqs{}) << "perhaps it was the replay's doing";
     bench.pass(Duration{1000});
@@ -337,7 +337,7 @@ TEST(ReplayLane, AfterALostConnectionWhatWasUnconfirmedGoesAgain) {
     bench.tickets.clear();
     EXPECT_EQ(bench.send(), (Seqs{2, 4, 5}));
     // Closed because somebody wanted it: nobody's fault.
-    bench.lane.lost(bench.now, "");
+    (void)bench.lane.lost(bench.now, "");
     bench.tickets.clear();
     EXPECT_EQ(bench.send(), (Seqs{2, 4, 5}));
     bench.ack_all();
@@ -349,7 +349,7 @@ TEST(ReplayLane, ConnectionsLostWithNothingOnItsWayAreNotItsMatter) {
     Bench bench(1);
     bench.settle();
     for (int i = 0; i < 20; i++) {
-        bench.lane.lost(bench.now, "connection refused");
+        EXPECT_FALSE(bench.lane.lost(bench.now, "connection refused"));
     }
     EXPECT_EQ(bench.send(), (Seqs{1}));
     EXPECT_TRUE(bench.database.running);
@@ -364,7 +364,8 @@ TEST(ReplayLane, AMissingExchangeFailsTheJobAtOnce) {
     bench.settle();
     EXPECT_EQ(bench.send().size(), 10U);
     bench.settle_oldest(true);
-    bench.lane.lost(bench.now, why);
+    EXPECT_TRUE(bench.lane.lost(bench.now, why));
+    EXPECT_FALSE(bench.lane.lost(bench.now, why)) << "once";
     EXPECT_TRUE(bench.lane.transaction_due(bench.now));
     bench.settle();
     EXPECT_EQ(bench.database.end, ReplayPlan::End::failed);
@@ -388,7 +389,7 @@ TEST(ReplayLane, AnotherExchangeMissingIsNotItsFault) {
     }
     bench.settle();
     bench.send();
-    bench.lane.lost(bench.now, "NOT_FOUND - no exchange 'backfill2' in vhost '/'");
+    EXPECT_FALSE(bench.lane.lost(bench.now, "NOT_FOUND - no exchange 'backfill2' in vhost '/'"));
     bench.settle();
     EXPECT_TRUE(bench.database.running);
 }
@@ -402,7 +403,7 @@ TEST(ReplayLane, AJobThatBreaksConnectionAfterConnectionFails) {
         bench.settle();
         bench.send();
         bench.tickets.clear();
-        bench.lane.lost(bench.now, "PRECONDITION_FAILED - message size too large");
+        (void)bench.lane.lost(bench.now, "PRECONDITION_FAILED - message size too large");
         bench.settle();
         losses++;
     }
@@ -473,7 +474,7 @@ TEST(ReplayLane, TicketsAreNeverRowNumbersAndNeverComeAgain) {
             EXPECT_EQ(bench.lane.sent_at(ticket), bench.now);
         }
         bench.tickets.clear();
-        bench.lane.lost(bench.now, "");
+        (void)bench.lane.lost(bench.now, "");
         EXPECT_EQ(bench.lane.settled(bench.now, *tickets.begin(), true), 0U);
     }
 }
