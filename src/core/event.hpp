@@ -68,6 +68,10 @@ struct Event {
     std::string_view unencodable;
     std::int64_t replay_job = 0;  ///< the replay that sends this event again; 0: none does
     bool deferred = false;        ///< came from the deferred lane (next_attempt_at is set)
+    /// Hash of the group whose order it keeps; nullopt: it belongs to none. Two groups with one
+    /// hash wait for each other; they do not lose their order.
+    std::optional<std::uint64_t> group;
+    bool leads = false;  ///< events of its group may wait behind it in the deferred lane
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.

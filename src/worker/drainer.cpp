@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "postgres/log.hpp"
+#include "postgres/relay_settings.hpp"
 #include "postgres/session.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/signals.hpp"
@@ -59,7 +60,8 @@ Drainer::Drainer(postgres::Slot& slot)
       settings_(no_settings()),
       drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
                             static_cast<std::uint64_t>(self_.slot)),
-      link_(drain_, slot) {}
+      link_(drain_, slot),
+      killer_jitter_(self_.generation) {}
 
 ExitReason Drainer::run() {
     if (!find_extension()) {
@@ -132,6 +134,9 @@ void Drainer::take_notice() {
     if (slot_.take_recheck()) {
         find_extension();
     }
+    if (slot_.take_relay_changed() && prepared_) {
+        read_relay_settings();
+    }
     if (slot_.take_wake()) {
         drain_.woken();
     }
@@ -150,6 +155,9 @@ void Drainer::take_notice() {
 void Drainer::take_settings() {
     const Time now = postgres::monotonic_now();
     DrainSettings fresh = postgres::current_settings();
+    if (relay_.exists) {
+        fresh = with_relay(fresh, relay_);
+    }
     const std::optional<std::string> problem = find_problem(fresh);
     if (problem.has_value()) {
         if (*problem != settings_problem_) {
@@ -168,10 +176,28 @@ void Drainer::take_settings() {
     if (fresh.enabled && fresh.broker_uri.empty()) {
         slot_.set_error("outbox_drainer.broker_uri is not set");
     }
+    if (fresh.ordering != settings_.ordering) {
+        sweep_at_ = now;
+    }
     settings_ = fresh;
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
     judge_configuration();
+}
+
+// What the relay says goes over the settings of the server, from now on.
+void Drainer::read_relay_settings() {
+    postgres::Transaction transaction("outbox_drainer: reading the relay's settings");
+    std::optional<RelaySettings> relay =
+        begin(transaction) ? postgres::read_relay(transaction) : std::nullopt;
+    if (!relay.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return;
+    }
+    if (*relay != relay_) {
+        relay_ = std::move(*relay);
+        take_settings();
+    }
 }
 
 void Drainer::judge_configuration() {
@@ -242,6 +268,7 @@ void Drainer::look_at_stored_settings() {
         return;
     }
     refuse_table(*table);
+    read_relay_settings();
     if (stored_settings_.has_value() && *stored_settings_ != *stored) {
         postgres::log_line("outbox_drainer: restarting for changed settings of database \"" +
                            std::string(slot_.database_name()) + "\"");
