@@ -20,7 +20,7 @@ SELECT outbox.replay('regress', '2024-01-01', '2024-02-01', 'order.%', 'backfill
 SELECT job, relay, state, from_time, to_time, event_type, exchange, rate, position, last_seq, remaining
 FROM outbox.replays WHERE job = 2;
 -- By name, each alone. The second waits for the first.
-SELECT outbox.replay(relay => 'regress', "from" => 'yesterday');
+SELECT outbox.replay(relay => 'regress', "from" => '2020-01-01');
 SELECT outbox.replay(relay => 'regress', "to" => 'infinity');
 SELECT job, state FROM outbox.replays ORDER BY job;
 -- Later events are not part of it.
@@ -46,6 +46,9 @@ UPDATE outbox.replay_job SET state = 'finished', position = 200, finished_at = n
 SELECT state, remaining FROM outbox.replays WHERE job = 2;
 SELECT outbox.stop_replay(2);
 SELECT outbox.resume_replay(2);
+
+-- Who did what is on record.
+SELECT action, relay, events, detail FROM outbox.operation WHERE relay = 'regress' ORDER BY at;
 
 -- What makes no sense.
 SELECT outbox.replay('nowhere');

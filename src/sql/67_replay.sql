@@ -129,7 +129,7 @@ BEGIN
     RETURN found_job;
 END
 $$;
-COMMENT ON FUNCTION outbox.lock_replay(bigint) IS 'The replay with this number, locked, for the functions that change it';
+COMMENT ON FUNCTION outbox.lock_replay(bigint) IS 'Internal: the replay with this number, locked, or an error';
 REVOKE ALL ON FUNCTION outbox.lock_replay(bigint) FROM PUBLIC;
 
 CREATE FUNCTION outbox.check_replay("from" timestamptz, "to" timestamptz, event_type text, exchange text, rate integer)
@@ -161,8 +161,54 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox.check_replay(timestamptz, timestamptz, text, text, integer) IS
-    'Raises an error when a replay cannot be like this';
+    'Internal: raises an error when a replay cannot be like this';
 REVOKE ALL ON FUNCTION outbox.check_replay(timestamptz, timestamptz, text, text, integer) FROM PUBLIC;
+
+-- The writes, with the rights of the tables' owner.
+CREATE FUNCTION outbox.add_replay(
+    relay text,
+    "from" timestamptz,
+    "to" timestamptz,
+    event_type text,
+    exchange text,
+    rate integer
+) RETURNS bigint
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    job bigint;
+BEGIN
+    PERFORM outbox.act_as_owner();
+    INSERT INTO outbox.replay_job AS j (relay, from_time, to_time, event_type, exchange, rate, first_seq, last_seq, position)
+    SELECT relay, "from", "to", event_type, exchange, rate, e.first_seq, e.last_seq, e.first_seq - 1
+    FROM (
+        SELECT coalesce(min(seq), 1) AS first_seq, coalesce(max(seq), 0) AS last_seq
+        FROM outbox.event
+    ) AS e
+    RETURNING j.id INTO job;
+    RETURN job;
+END
+$$;
+COMMENT ON FUNCTION outbox.add_replay(text, timestamptz, timestamptz, text, text, integer) IS 'Internal: writes a new replay';
+REVOKE ALL ON FUNCTION outbox.add_replay(text, timestamptz, timestamptz, text, text, integer) FROM PUBLIC;
+
+CREATE FUNCTION outbox.set_replay_state(job bigint, state text) RETURNS void
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM outbox.act_as_owner();
+    UPDATE outbox.replay_job AS j SET
+        state = state,
+        stopped_at = CASE state WHEN 'stopped' THEN clock_timestamp() END
+    WHERE j.id = job;
+END
+$$;
+COMMENT ON FUNCTION outbox.set_replay_state(bigint, text) IS 'Internal: stops a replay, or lets it go on';
+REVOKE ALL ON FUNCTION outbox.set_replay_state(bigint, text) FROM PUBLIC;
 
 CREATE FUNCTION outbox.replay(
     relay text DEFAULT 'default',
@@ -179,26 +225,17 @@ AS $$
 DECLARE
     job bigint;
 BEGIN
-    PERFORM FROM outbox.relay AS r WHERE r.name = relay;
-    IF NOT FOUND THEN
-        RAISE undefined_object USING
-            MESSAGE = coalesce('relay "' || relay || '" does not exist', 'a relay must be named'),
-            HINT = 'The relays are listed in outbox.relay.';
-    END IF;
+    PERFORM outbox.find_relay(relay);
     PERFORM outbox.check_replay("from", "to", event_type, exchange, rate);
-    INSERT INTO outbox.replay_job AS j (relay, from_time, to_time, event_type, exchange, rate, first_seq, last_seq, position)
-    SELECT relay, "from", "to", event_type, exchange, rate, e.first_seq, e.last_seq, e.first_seq - 1
-    FROM (
-        SELECT coalesce(min(seq), 1) AS first_seq, coalesce(max(seq), 0) AS last_seq
-        FROM outbox.event
-    ) AS e
-    RETURNING j.id INTO job;
+    job := outbox.add_replay(relay, "from", "to", event_type, exchange, rate);
+    PERFORM outbox.record_operation('replay', relay, NULL, jsonb_strip_nulls(jsonb_build_object(
+        'job', job, 'from', "from", 'to', "to", 'event_type', event_type, 'exchange', exchange, 'rate', rate)));
     PERFORM outbox.wake();
     RETURN job;
 END
 $$;
 COMMENT ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text, text, integer) IS
-    'Sends published events that are still kept again, in their order: those enqueued at "from" or later and before "to" whose event_type is LIKE the pattern, to the exchange if one is given, so many a second. Returns the number of the replay';
+    'Sends published events that are still kept again, in their order: those enqueued at "from" or later and before "to" whose event_type is LIKE the pattern, to the exchange if one is given, so many a second. Returns the number of the replay. For roles that were granted EXECUTE';
 REVOKE ALL ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text, text, integer) FROM PUBLIC;
 
 CREATE FUNCTION outbox.stop_replay(job bigint) RETURNS void
@@ -214,12 +251,13 @@ BEGIN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('replay job %s is not running, it is %s', job, replay.state);
     END IF;
-    UPDATE outbox.replay_job AS j SET state = 'stopped', stopped_at = clock_timestamp() WHERE j.id = job;
+    PERFORM outbox.set_replay_state(job, 'stopped');
+    PERFORM outbox.record_operation('stop_replay', replay.relay, NULL, jsonb_build_object('job', job));
     PERFORM outbox.wake();
 END
 $$;
 COMMENT ON FUNCTION outbox.stop_replay(bigint) IS
-    'Stops a replay, so that outbox.resume_replay can go on with it; messages on their way still arrive';
+    'Stops a replay, so that outbox.resume_replay can go on with it; messages on their way still arrive. For roles that were granted EXECUTE';
 REVOKE ALL ON FUNCTION outbox.stop_replay(bigint) FROM PUBLIC;
 
 CREATE FUNCTION outbox.resume_replay(job bigint) RETURNS void
@@ -239,10 +277,11 @@ BEGIN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('replay job %s is not stopped', job);
     END IF;
-    UPDATE outbox.replay_job AS j SET state = 'running', stopped_at = NULL WHERE j.id = job;
+    PERFORM outbox.set_replay_state(job, 'running');
+    PERFORM outbox.record_operation('resume_replay', replay.relay, NULL, jsonb_build_object('job', job, 'was', replay.state));
     PERFORM outbox.wake();
 END
 $$;
 COMMENT ON FUNCTION outbox.resume_replay(bigint) IS
-    'Goes on with a replay that was stopped or has failed, where it was; events that were on their way may be sent twice';
+    'Goes on with a replay that was stopped or has failed, where it was; events that were on their way may be sent twice. For roles that were granted EXECUTE';
 REVOKE ALL ON FUNCTION outbox.resume_replay(bigint) FROM PUBLIC;
