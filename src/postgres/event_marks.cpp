@@ -2,10 +2,10 @@
 #include "postgres/event_copy.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
+#include "postgres/storable.hpp"
 
 extern "C" {
 #include "catalog/pg_type.h"
-#include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -125,22 +125,6 @@ class TextArray {
     Datum* elements_;
     int count_ = 0;
 };
-
-// An error text is UTF-8 at best. What the database cannot hold must not fail the mark, or the row
-// would be sent again and again.
-const char* storable(const char* text) {
-    const int length = static_cast<int>(strlen(text));
-    if (GetDatabaseEncoding() == PG_UTF8 && pg_verify_mbstr(PG_UTF8, text, length, true)) {
-        return text;
-    }
-    char* ascii = pstrdup(text);
-    for (char* c = ascii; *c != '\0'; c++) {
-        if (IS_HIGHBIT_SET(*c)) {
-            *c = '?';
-        }
-    }
-    return ascii;
-}
 
 // Runs a mark that takes the rows and the token.
 std::optional<std::span<const std::int64_t>> mark(Transaction& transaction, Statement& statement,

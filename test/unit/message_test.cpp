@@ -482,6 +482,14 @@ TEST(MessageHeaders, EnvelopeIsSentOnlyWhenSet) {
               "outbox-source-position:l-1;}");
 }
 
+TEST(MessageHeaders, AReplaySaysSoAndKeepsTheMessageId) {
+    Event event = small_event();
+    const std::string message_id = built(event).message_id;
+    event.replay_job = 17;
+    EXPECT_EQ(show(FieldValue{built(event).headers}), "F{outbox-replay:l17;}");
+    EXPECT_EQ(built(event).message_id, message_id);
+}
+
 TEST(MessageHeaders, SchemaReferenceKeepsItsTypeAndItsLimits) {
     const JsonTokens text(R"("urn:schema:7")");
     Event event = small_event();
