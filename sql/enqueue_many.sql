@@ -26,6 +26,13 @@ SELECT count(*) FROM outbox.enqueue_many(pg_temp.events('{"event_type": "default
 SELECT source = current_database() AS source, content_type, occurred_at IS NOT NULL AS occurred, enqueued_at IS NOT NULL AS enqueued,
     attempts, next_attempt_at FROM outbox.event;
 
+-- How to build the array. A payload goes into JSON as bytea, so that its bytes are its own.
+SELECT count(*) FROM outbox.enqueue_many(ARRAY(
+    SELECT jsonb_populate_record(NULL::outbox.event, jsonb_build_object(
+        'event_type', 'built', 'key', o.id, 'payload', convert_to(to_jsonb(o)::text, 'UTF8'), 'attributes', '{"n": 1}'::jsonb))
+    FROM (VALUES (1, E'back\\slash'), (2, E'line\nfeed')) AS o (id, note) ORDER BY o.id));
+SELECT key, convert_from(payload, 'UTF8') AS payload, attributes FROM outbox.event WHERE event_type = 'built' ORDER BY seq;
+
 -- Every column that producers write is taken.
 SELECT outbox.enqueue_many(pg_temp.events('{"id": "00000000-0000-7000-8000-000000000001", "event_type": "all", "payload": "x", "key": "k",
     "destination": "d", "routing_key": "r", "attributes": {"h": 1}, "content_type": "ct", "source": "s", "message_id": "m",
