@@ -140,5 +140,12 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE objsubid = 
 	'a role that may only insert is serialized, by the setting of the moment');
 $producer->query_safe('COMMIT');
 
+# A session that knows the setting already hears of a change; here it is announced as the relay's trigger does.
+$node->safe_psql('postgres',
+	'BEGIN; UPDATE outbox.relay SET serialize_producers = false; ALTER TABLE outbox.event SET (fillfactor = 33); COMMIT');
+$producer->query_safe('BEGIN; ' . write_event('role', 'second'));
+is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE objsubid = 5672'), '0', 'a change reaches running sessions');
+$producer->query_safe('COMMIT');
+
 $_->quit for @sessions;
 done_testing();
