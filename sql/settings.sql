@@ -17,7 +17,14 @@ SET outbox_drainer.heartbeat = '1min';
 SHOW outbox_drainer.heartbeat;
 SET outbox_drainer.retry_backoff_multiplier = 1.5;
 SHOW outbox_drainer.retry_backoff_multiplier;
+SET outbox_drainer.retention = '400d';
+SHOW outbox_drainer.retention;
+SET outbox_drainer.retention = 0;  -- for ever
+SET outbox_drainer.dead_retention = '90min';
+SHOW outbox_drainer.dead_retention;
+SET outbox_drainer.max_attempts = 0;  -- never dead
 RESET ALL;
+SHOW outbox_drainer.retention;
 
 SET outbox_drainer.batch_size = 0;
 SET outbox_drainer.pipeline_depth = 0;
@@ -25,6 +32,11 @@ SET outbox_drainer.pipeline_depth = 65536;
 SET outbox_drainer.lease_ttl = '25h';
 SET outbox_drainer.heartbeat = 0;
 SET outbox_drainer.retry_backoff_multiplier = 0.5;
+SET outbox_drainer.max_attempts = -1;
+SET outbox_drainer.publish_rate = 1000001;
+SET outbox_drainer.retention = '-1s';
+SET outbox_drainer.retention = '100000d';
+SET outbox_drainer.mandatory = 'sometimes';
 SET outbox_drainer.poll_interval = 'often';
 SET outbox_drainer.databases = 'postgres';
 SET outbox_drainer.workers_per_database = 2;

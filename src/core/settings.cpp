@@ -60,6 +60,10 @@ Problem find_number_problem(const DrainSettings& settings) {
         Number{"retry_backoff_max", settings.retry.max.count(), 1},
         Number{"heartbeat", settings.heartbeat.count(), 0},
         Number{"shutdown_timeout", settings.shutdown_timeout.count(), 0},
+        Number{"max_attempts", settings.max_attempts, 0},
+        Number{"publish_rate", settings.publish_rate, 0},
+        Number{"retention", settings.retention.count(), 0},
+        Number{"dead_retention", settings.dead_retention.count(), 0},
     };
     for (const Number& number : numbers) {
         if (number.value < number.least) {

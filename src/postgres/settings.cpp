@@ -22,6 +22,8 @@ constexpr int HOUR = 60 * MINUTE;
 constexpr int MEGABYTE = 1024 * 1024;
 constexpr int MAX_EXCHANGE_BYTES = 255;  // an AMQP short string
 constexpr int MAX_BROKER_BODY = 512 * MEGABYTE;
+constexpr int WEEK_OF_SECONDS = 7 * 24 * 3600;
+constexpr int MOST_WORKERS = 16;
 
 // What the server writes into. All but allow_drop is set by superusers and read by drainers.
 bool enabled = true;
@@ -43,6 +45,11 @@ int shutdown_timeout = 0;
 int retry_backoff_initial = 0;
 double retry_backoff_multiplier = 1;
 int retry_backoff_max = 0;
+int max_attempts = 0;
+int publish_rate = 0;
+int retention = 0;  // seconds, since milliseconds would end at 24 days
+int dead_retention = 0;
+bool mandatory = false;
 int max_message_bytes = 0;
 bool drop_allowed = false;
 
@@ -232,6 +239,20 @@ void define_broker_settings() {
         .initial = "events",
         .check = check_exchange,
     });
+    DefineCustomBoolVariable(
+        "outbox_drainer.mandatory",
+        "Whether an event that the broker cannot route to any queue has failed.",
+        "While this is off such an event is published, and the broker drops it.", &mandatory, false,
+        PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    define(IntSetting{
+        .name = "outbox_drainer.publish_rate",
+        .summary = "The most events that are published in a second.",
+        .description = "Of one relay, by all its drainers together. Zero: no limit.",
+        .variable = &publish_rate,
+        .initial = 0,
+        .least = 0,
+        .most = 1000000,
+    });
 }
 
 void define_launcher_settings() {
@@ -246,11 +267,13 @@ void define_launcher_settings() {
     define(IntSetting{
         .name = "outbox_drainer.workers_per_database",
         .summary = "The number of drainers in each database.",
-        .description = "This version runs one.",
+        .description =
+            "Several share the outbox by key, so that they keep the order. Each takes one of "
+            "max_worker_processes and a connection to the broker.",
         .variable = &worker_count,
         .initial = 1,
         .least = 1,
-        .most = 1,
+        .most = MOST_WORKERS,
         .context = PGC_SIGHUP,
     });
 }
@@ -386,6 +409,39 @@ void define_retry_settings() {
                              "What the delay is multiplied by after each further failure.", nullptr,
                              &retry_backoff_multiplier, 2, 1, 100, PGC_SUSET, 0, nullptr, nullptr,
                              nullptr);
+    define(IntSetting{
+        .name = "outbox_drainer.max_attempts",
+        .summary = "After how many failures an event is dead.",
+        .description =
+            "Only what the broker says of that very event counts, never an outage. Zero: never.",
+        .variable = &max_attempts,
+        .initial = 20,
+        .least = 0,
+        .most = 1000000,
+    });
+}
+
+void define_retention_settings() {
+    define(IntSetting{
+        .name = "outbox_drainer.retention",
+        .summary = "How long published events are kept.",
+        .description = "Zero: for ever.",
+        .variable = &retention,
+        .initial = WEEK_OF_SECONDS,
+        .least = 0,
+        .most = INT_MAX,
+        .flags = GUC_UNIT_S,
+    });
+    define(IntSetting{
+        .name = "outbox_drainer.dead_retention",
+        .summary = "How long events are kept that ended dead, rejected or discarded.",
+        .description = "Zero: for ever.",
+        .variable = &dead_retention,
+        .initial = 0,
+        .least = 0,
+        .most = INT_MAX,
+        .flags = GUC_UNIT_S,
+    });
 }
 
 // NULL stands for the empty text: before the settings are defined, and for a setting that has no
@@ -405,6 +461,7 @@ void define_settings(bool) {
     define_batch_settings();
     define_timeouts();
     define_retry_settings();
+    define_retention_settings();
     MarkGUCPrefixReserved("outbox_drainer");
 }
 
@@ -426,6 +483,11 @@ DrainSettings current_settings() {
     settings.retry.initial = Duration(retry_backoff_initial);
     settings.retry.multiplier = retry_backoff_multiplier;
     settings.retry.max = Duration(retry_backoff_max);
+    settings.max_attempts = max_attempts;
+    settings.publish_rate = publish_rate;
+    settings.retention = std::chrono::seconds(retention);
+    settings.dead_retention = std::chrono::seconds(dead_retention);
+    settings.mandatory = mandatory;
     settings.max_message_bytes = max_message_bytes;
     return settings;
 }

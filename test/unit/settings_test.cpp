@@ -36,6 +36,8 @@ TEST(Settings, ValuesAtTheirLimitsWork) {
         [](DrainSettings& s) { s.exchange = ""; },
         [](DrainSettings& s) { s.exchange = std::string(255, 'x'); },
         [](DrainSettings& s) { s.broker_uri = "amqp://app@broker.example/orders"; },
+        [](DrainSettings& s) { s.max_attempts = 0, s.publish_rate = 0; },
+        [](DrainSettings& s) { s.retention = s.dead_retention = Duration{0}; },
         [](DrainSettings& s) { s.batch_size = 1, s.pipeline_depth = 1, s.batch_bytes = 1; },
     };
     for (const Change& change : changes) {
@@ -64,6 +66,10 @@ TEST(Settings, RefusesValuesThatCannotWork) {
         {"heartbeat", [](DrainSettings& s) { s.heartbeat = Duration{999}; }},
         {"heartbeat", [](DrainSettings& s) { s.heartbeat = Duration{65535001}; }},
         {"shutdown_timeout", [](DrainSettings& s) { s.shutdown_timeout = Duration{-1}; }},
+        {"max_attempts", [](DrainSettings& s) { s.max_attempts = -1; }},
+        {"publish_rate", [](DrainSettings& s) { s.publish_rate = -1; }},
+        {"retention", [](DrainSettings& s) { s.retention = Duration{-1}; }},
+        {"dead_retention", [](DrainSettings& s) { s.dead_retention = Duration{-1}; }},
         {"retry_backoff_multiplier", [](DrainSettings& s) { s.retry.multiplier = 0.99; }},
         {"retry_backoff_multiplier", [](DrainSettings& s) { s.retry.multiplier = std::nan(""); }},
         {"retry_backoff_multiplier", [](DrainSettings& s) { s.retry.multiplier = INFINITY; }},
