@@ -50,6 +50,9 @@ CREATE FUNCTION pg_temp.address(n int) RETURNS text LANGUAGE sql AS
     $$ SELECT format('%s %s', p->'exchange', p->'mandatory') FROM outbox.preview(pg_temp.id(n)) p $$;
 SET outbox_drainer.exchange = 'of the server';
 SELECT pg_temp.address(1), pg_temp.address(2);
+SET outbox_drainer.mandatory = on;
+SELECT pg_temp.address(1), pg_temp.address(2);
+RESET outbox_drainer.mandatory;
 BEGIN;
 UPDATE outbox.relay SET exchange = 'of the relay', mandatory = true;
 SELECT pg_temp.address(1), pg_temp.address(2);
