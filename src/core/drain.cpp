@@ -29,7 +29,12 @@ bool same_broker(const DrainSettings& a, const DrainSettings& b) {
 }  // namespace
 
 Drain::Drain(const DrainSettings& settings, std::uint64_t seed)
-    : settings_(settings), random_(seed), rate_(settings.publish_rate) {}
+    : settings_(settings),
+      random_(seed),
+      rate_(settings.publish_rate),
+      replay_(seed ^ 0x7265706c6179U) {
+    replay_.configure(settings_.ordering, settings_.retry);
+}
 
 Command Drain::next(Time now) {
     if (blocked_) {
@@ -51,6 +56,9 @@ Command Drain::next(Time now) {
     if (transaction_due(now)) {
         return {Command::Kind::transact, now, "", nullptr};
     }
+    if (replay_due(now)) {
+        return {Command::Kind::replay, now, "", nullptr};
+    }
     if (stopping_ && (rows_in_hand_ == 0 || now >= stop_deadline_ + settings_.shutdown_timeout)) {
         return {Command::Kind::exit, now, "", nullptr};
     }
@@ -62,6 +70,11 @@ Command Drain::next(Time now) {
         link_since_ = now;
         return {Command::Kind::connect, now, "", nullptr};
     }
+    if (const Event* event = next_replayed(now)) {
+        replaying_ = true;
+        return {Command::Kind::publish, now, "", event};
+    }
+    replaying_ = false;
     if (may_publish(now) && rate_.take(now)) {
         return {Command::Kind::publish, now, "", rows_[ready_.front()].event};
     }
@@ -78,11 +91,16 @@ void Drain::connected(Time now, std::size_t send_buffer_bytes) {
     look_ = true;
 }
 
-void Drain::connection_lost(Time now, bool configuration, std::string_view) {
+void Drain::connection_lost(Time now, bool configuration, std::string_view why) {
+    // A replay to an exchange that is missing says nothing of the broker.
+    const bool by_replay = replay_.lost(now, why);
     const bool was_healthy = link_ == Link::up && now - link_since_ >= HEALTHY_AFTER;
     connect_failures_ = was_healthy ? 1 : connect_failures_ + 1;
     Duration delay = RECONNECT_BACKOFF.delay(connect_failures_, random_);
-    if (configuration) {
+    if (by_replay) {
+        connect_failures_ = 0;
+        delay = Duration{0};
+    } else if (configuration) {
         delay = std::max(delay, CONFIGURATION_DELAY);
     }
     connection_closed(now);
@@ -93,6 +111,7 @@ void Drain::connection_closed(Time now) {
     link_ = Link::down;
     link_since_ = now;
     blocked_ = false;
+    (void)replay_.lost(now, "");
     give_up_sent();
     give_up_unsent();
 }
@@ -106,6 +125,10 @@ void Drain::unblocked() {
 }
 
 bool Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
+    if (replaying_) {
+        unconfirmed_bytes_ += bytes;
+        return tags_.open(tag, replay_.sent(now, bytes));
+    }
     const std::size_t index = ready_.front();
     if (!tags_.open(tag, index)) {
         return false;
@@ -121,7 +144,7 @@ bool Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
 
 void Drain::returned(std::uint64_t tag, std::string_view why) {
     const std::optional<std::size_t> index = tags_.row_of(tag);
-    if (index.has_value()) {
+    if (index.has_value() && !ReplayLane::is_ticket(*index)) {
         rows_[*index].returned = true;
         rows_[*index].error = why;
     }
@@ -130,6 +153,10 @@ void Drain::returned(std::uint64_t tag, std::string_view why) {
 // Nothing of it was sent and nothing ever will be, so it stops nobody; but with stop_the_line the
 // line stops at any end that is not a good one.
 void Drain::rejected(Time now, std::string_view code, std::string_view detail) {
+    if (replaying_) {
+        replay_.rejected(now, code, detail);
+        return;
+    }
     const std::size_t index = ready_.front();
     ready_.pop_front();
     Row& row = rows_[index];
@@ -202,6 +229,10 @@ bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
         return false;
     }
     for (std::size_t index : settled) {
+        if (ReplayLane::is_ticket(index)) {
+            unconfirmed_bytes_ -= replay_.settled(now, index, ack);
+            continue;
+        }
         Row& row = rows_[index];
         unconfirmed_bytes_ -= row.bytes;
         row.since = now;
@@ -219,7 +250,7 @@ bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
             advance_group_of(index);
         }
     }
-    if (!settled.empty()) {
+    if (published_ + failed_ > 0) {
         oldest_outcome_ = oldest_outcome_.value_or(now);
     }
     return true;
@@ -390,6 +421,14 @@ void Drain::configure(Time now, const DrainSettings& settings) {
     }
     reconnect_at_ = std::min(reconnect_at_, now);
     rate_.set_rate(settings_.publish_rate, sharers_);
+    replay_.configure(settings_.ordering, settings_.retry);
+}
+
+void Drain::let_replay(bool may_replay) {
+    if (may_replay_ && !may_replay) {
+        replay_.leave();
+    }
+    may_replay_ = may_replay;
 }
 
 void Drain::share_with(std::size_t drainers) {
@@ -402,6 +441,7 @@ void Drain::share_with(std::size_t drainers) {
 bool Drain::adopt_settings(Time now) {
     const bool keeps_link = same_broker(*next_settings_, settings_);
     settings_ = *std::exchange(next_settings_, std::nullopt);
+    replay_.configure(settings_.ordering, settings_.retry);
     look_ = true;
     if (keeps_link) {
         return false;

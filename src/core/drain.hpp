@@ -18,6 +18,7 @@
 #include "core/event.hpp"
 #include "core/group_queues.hpp"
 #include "core/rate_limiter.hpp"
+#include "core/replay_lane.hpp"
 #include "core/settings.hpp"
 #include "core/tag_tracker.hpp"
 #include "core/time.hpp"
@@ -91,6 +92,7 @@ struct Command {
                      ///< _lost()
         publish,     ///< publish `event`, then sent() or rejected() or connection_lost()
         transact,    ///< run plan(), then transacted() or transaction_failed()
+        replay,      ///< run replay().plan(), then its transacted() or transaction_failed()
         exit,        ///< all is settled
     };
     Kind kind = Kind::wait;
@@ -143,7 +145,10 @@ class Drain {
     bool confirmed(Time now, std::uint64_t tag, bool multiple, bool ack);
 
     // The database's side.
-    void woken() noexcept { look_ = true; }
+    void woken() noexcept {
+        look_ = true;
+        replay_.woken();
+    }
     /// Between Command::transact and one of these two nothing else may be told to the machine.
     void transacted(Time now, const TransactionResult& result);
     void transaction_failed(Time now);
@@ -151,6 +156,11 @@ class Drain {
     std::vector<BatchId> finished_batches();
     /// The id that the rows of the next claim will get.
     BatchId next_batch() const noexcept { return next_batch_; }
+
+    /// Whether replays are this drainer's business; one drainer of a relay sees to them.
+    void let_replay(bool may_replay);
+    /// The replay of published events, which shares the connection.
+    ReplayLane& replay() noexcept { return replay_; }
 
     // The operator's side.
     void configure(Time now, const DrainSettings& settings);
@@ -230,6 +240,8 @@ class Drain {
     bool is_leaving() const noexcept;
     bool may_claim() const;
     bool may_publish(Time now) const;
+    const Event* next_replayed(Time now) const;
+    bool replay_due(Time now) const;
     bool window_takes(const Row& row) const;
     std::optional<std::string> fault(Time now) const;
     bool wants_disconnect() const;
@@ -293,6 +305,9 @@ class Drain {
     std::vector<BatchId> finished_;
     BatchId next_batch_ = 1;
     TagTracker tags_;
+    ReplayLane replay_;
+    bool may_replay_ = false;
+    bool replaying_ = false;  ///< what is being published is a replay
     std::size_t rows_in_hand_ = 0;
     std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;

@@ -60,6 +60,28 @@ bool Drain::may_publish(Time now) const {
            rate_.next(now) <= now;
 }
 
+// Its rate bounds what it takes from the live lanes, so it goes first.
+const Event* Drain::next_replayed(Time now) const {
+    if (!may_replay_ || !may_publish_at_all() || blocked_ || is_leaving() ||
+        tags_.open_count() >= static_cast<std::size_t>(settings_.pipeline_depth)) {
+        return nullptr;
+    }
+    const Event* event = replay_.next(now);
+    const bool fits =
+        event != nullptr && (tags_.open_count() == 0 ||
+                             unconfirmed_bytes_ + event->payload.size() <= send_buffer_bytes_);
+    return fits ? event : nullptr;
+}
+
+bool Drain::replay_due(Time now) const {
+    if (!may_replay_ || claims_held_ || misconfigured_) {
+        return false;
+    }
+    return stopping_
+               ? tags_.open_count() == 0 && replay_.has_unsaved() && replay_.transaction_due(now)
+               : may_run() && replay_.transaction_due(now);
+}
+
 // Unconfirmed bytes stay below what the socket takes without blocking; a message larger than that
 // goes alone.
 bool Drain::window_takes(const Row& row) const {
@@ -158,6 +180,9 @@ void Drain::give_up_unsent() {
 // Nobody knows whether the broker has these; they are given back uncharged and will be sent again.
 void Drain::give_up_sent() {
     for (std::size_t index : tags_.reset()) {
+        if (ReplayLane::is_ticket(index)) {
+            continue;
+        }
         Row& row = rows_[index];
         release_later(index);
         row.returned = false;
@@ -386,6 +411,9 @@ Command Drain::wait(Time now) const {
     if (set_aside_ > 0) {
         not_after(set_aside_at_);
     }
+    if (link_ == Link::up && !stopping_) {
+        not_after(replay_.wake_at(now));
+    }
     if (oldest_outcome_.has_value()) {
         not_after(*oldest_outcome_ + SETTLE_INTERVAL);
     }
@@ -401,7 +429,9 @@ Command Drain::wait(Time now) const {
 // A broker that blocked could not answer meanwhile; but one that is to be left is not waited for
 // longer.
 Time Drain::confirm_deadline() const {
-    const Time since = rows_[tags_.oldest()].since;
+    const std::size_t oldest = tags_.oldest();
+    const Time since =
+        ReplayLane::is_ticket(oldest) ? replay_.sent_at(oldest) : rows_[oldest].since;
     return (is_leaving() ? since : std::max(since, last_blocked_)) + settings_.confirm_timeout;
 }
 

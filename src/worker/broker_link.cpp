@@ -147,9 +147,11 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         drain_.rejected(now, rejection->code, rejection->detail);
         return;
     }
+    // A replay is for whoever has just subscribed; for the others it went well the first time.
+    const bool mandatory = settings.mandatory && event.replay_job == 0;
     postgres::begin_send(connection_.fd(),
                          SEND_LIMIT + Duration{message.body.size() / SLOW_LINE_BYTES_PER_MS});
-    const std::optional<std::uint64_t> tag = connection_.publish(message, settings.mandatory);
+    const std::optional<std::uint64_t> tag = connection_.publish(message, mandatory);
     postgres::end_send();
     if (!tag.has_value()) {
         lost(now, connection_.failure());
@@ -160,7 +162,7 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         close(now, "delivery tag " + std::to_string(*tag) + " is not the next one");
         return;
     }
-    if (settings.mandatory) {
+    if (mandatory) {
         remember_mandatory(*tag, message);
     }
     postgres::add(slot_.counters().bytes, message.body.size());

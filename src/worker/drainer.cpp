@@ -99,6 +99,9 @@ ExitReason Drainer::run() {
             case Command::Kind::transact:
                 transact();
                 break;
+            case Command::Kind::replay:
+                replay();
+                break;
             case Command::Kind::exit:
                 write_last_floor();
                 link_.close(now, "");
@@ -210,6 +213,7 @@ void Drainer::share_buckets(Time now) {
     buckets_ = share.claimable;
     drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
     drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
+    drain_.let_replay((share.owned & mask_of(0)) != 0);
     if (reclaim_pending_ && reclaim()) {
         reclaim_pending_ = false;
         drain_.woken();

@@ -59,6 +59,7 @@ class Drainer {
     // One transaction: marks, floor, claim (transact.cpp).
     void transact();
     void transact_one_by_one();
+    void replay();
     bool begin(postgres::Transaction& transaction);
     bool refuse_table(const postgres::TableInfo& table);
     bool write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
@@ -152,6 +153,7 @@ class Drainer {
     postgres::TableInfo table_;
     Oid sequence_file_ = InvalidOid;
     std::map<BatchId, postgres::Arena> batches_;
+    postgres::Arena replayed_;
     std::uint64_t claim_counter_ = 0;
 
     bool extension_gone_ = false;
