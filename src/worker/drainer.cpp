@@ -142,6 +142,7 @@ void Drainer::take_notice() {
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
+        collect();
         look_at_stored_settings();
     }
 }
@@ -183,7 +184,8 @@ void Drainer::wait(Time until) {
     link_.flush();
     const Time now = postgres::monotonic_now();
     postgres::report_activity(activity_of(drain_.state()));
-    const Duration timeout = std::min({until - now, link_.max_wait(), settings_.poll_interval});
+    const Duration timeout =
+        std::min({until - now, link_.max_wait(), settings_.poll_interval, until_collection(now)});
     const auto wanted = link_.wanted();
     postgres::PgError error;
     if (!postgres::wait_for(link_.fd(), wanted.read, wanted.write, timeout, error)) {

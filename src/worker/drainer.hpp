@@ -9,6 +9,7 @@
 #include "core/claim_token.hpp"
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
+#include "core/retention.hpp"
 #include "postgres/arena.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/slot.hpp"
@@ -87,6 +88,19 @@ class Drainer {
     void sweep();
     void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
 
+    // Rows whose retention is over (retention.cpp).
+    bool may_collect() const;
+    Duration until_collection(Time now) const;
+    void collect();
+    bool begin_retention();
+    void collect_chunk(Time now);
+    bool remove_chunk(postgres::Transaction& transaction, Time now,
+                      std::span<const std::int64_t>& chosen, std::vector<std::int64_t>& removed);
+    bool write_position_if_due(postgres::Transaction& transaction, Time now,
+                               std::optional<std::int64_t>& written);
+    void note_failed_collection(std::span<const std::int64_t> chosen,
+                                const postgres::PgError& error);
+
     postgres::Slot& slot_;
     Incarnation self_;
     DrainSettings settings_;
@@ -112,6 +126,12 @@ class Drainer {
     static constexpr std::int64_t NO_FLOOR = -1;
     std::int64_t floor_written_ = NO_FLOOR;
     Time floor_written_at_{};
+    bool collects_ = true;
+    Retention retention_;
+    std::optional<std::int64_t> retention_position_;  ///< as written; nullopt: not read yet
+    Time retention_position_at_{};
+    Time retention_retry_at_{};
+    std::string refusal_;
     Time settings_looked_at_{};
     std::string settings_problem_;
     std::string table_problem_;
