@@ -129,10 +129,10 @@ bool Retention::prepare_turn(Time now) {
     return true;
 }
 
-std::vector<std::int64_t> Retention::refused() const {
+std::vector<std::int64_t> Retention::refused(Time now) const {
     std::vector<std::int64_t> result;
     for (const auto& [seq, refusal] : refused_) {
-        if (refusal.dead) {
+        if (refusal.dead && now < refusal.retry_at) {
             result.push_back(seq);
         }
     }

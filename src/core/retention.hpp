@@ -71,7 +71,7 @@ class Retention {
     const Turn& turn() const noexcept { return turn_; }
     /// Rows that ended without being published and are not to be read now, because removing them
     /// failed.
-    std::vector<std::int64_t> refused() const;
+    std::vector<std::int64_t> refused(Time now) const;
     /// Takes what was read for the turn; gives the rows to be removed.
     std::span<const std::int64_t> choose(Time now, std::span<const RetainedRow> rows);
     /// The turn is committed; `removed`: the chosen rows that nobody else had locked.

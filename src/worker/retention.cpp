@@ -82,7 +82,7 @@ bool Drainer::remove_chunk(postgres::Transaction& transaction, Time now,
                            std::vector<std::int64_t>& removed) {
     const postgres::Kept kept{settings_.retention, settings_.dead_retention};
     const auto rows =
-        postgres::read_retained(transaction, retention_.turn(), retention_.refused(), kept);
+        postgres::read_retained(transaction, retention_.turn(), retention_.refused(now), kept);
     if (!rows.has_value()) {
         return false;
     }
