@@ -66,9 +66,9 @@ TimestampTz cutoff(Duration kept) {
     return now - kept.count() * 1000;
 }
 
-// In milliseconds, the last one whole; 'infinity' is a way to keep a row for ever.
+// In milliseconds, the last one whole.
 Duration left_until(TimestampTz end, TimestampTz cutoff) {
-    if (end == DT_NOEND || cutoff == DT_NOBEGIN) {
+    if (cutoff == DT_NOBEGIN) {
         return Duration::max();
     }
     return end <= cutoff ? Duration{0} : Duration{(end - cutoff + 999) / 1000};
@@ -81,7 +81,8 @@ std::span<const RetainedRow> retained_rows(TimestampTz cutoff) {
         bool is_null = false;
         const TimestampTz end = DatumGetTimestampTz(column(i, 2, &is_null));
         rows[i].seq = int64_column(i, 1);
-        if (!is_null) {
+        // 'infinity' is a way to keep a row for ever.
+        if (!is_null && end != DT_NOEND) {
             rows[i].counts = true;
             rows[i].left = left_until(end, cutoff);
             rows[i].end = end;

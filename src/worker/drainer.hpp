@@ -96,6 +96,8 @@ class Drainer {
     void collect_chunk(Time now);
     bool remove_chunk(postgres::Transaction& transaction, Time now,
                       std::span<const std::int64_t>& chosen, std::vector<std::int64_t>& removed);
+    bool position_is_due(Time now) const;
+    void write_position_alone(Time now);
     bool write_position_if_due(postgres::Transaction& transaction, Time now,
                                std::optional<std::int64_t>& written);
     void note_failed_collection(std::span<const std::int64_t> chosen,

@@ -43,6 +43,8 @@ void Drainer::collect() {
     retention_.configure(now, settings_.retention, settings_.dead_retention);
     if (retention_.begin(now, floor())) {
         collect_chunk(now);
+    } else if (position_is_due(now)) {
+        write_position_alone(now);
     }
 }
 
@@ -97,16 +99,33 @@ bool Drainer::remove_chunk(postgres::Transaction& transaction, Time now,
     return hit.has_value();
 }
 
+bool Drainer::position_is_due(Time now) const {
+    return retention_.position() != *retention_position_ &&
+           now >= retention_position_at_ + POSITION_INTERVAL;
+}
+
 // What the turns before this one have reached. `written` is for when the transaction has committed.
 bool Drainer::write_position_if_due(postgres::Transaction& transaction, Time now,
                                     std::optional<std::int64_t>& written) {
-    const std::int64_t reached = retention_.position();
-    if (reached == *retention_position_ || now < retention_position_at_ + POSITION_INTERVAL) {
+    if (!position_is_due(now)) {
         return true;
     }
     retention_position_at_ = now;
-    written = reached;
-    return postgres::write_retention_position(transaction, reached);
+    written = retention_.position();
+    return postgres::write_retention_position(transaction, *written);
+}
+
+// When the work is done, so that a restart has none of it again.
+void Drainer::write_position_alone(Time now) {
+    postgres::Transaction transaction("outbox_drainer: writing where retention stands");
+    std::optional<std::int64_t> written;
+    if (!begin(transaction) || !write_position_if_due(transaction, now, written) ||
+        transaction.commit() == postgres::CommitOutcome::failed) {
+        retention_position_at_ = now;
+        note_database_error(transaction.error());
+        return;
+    }
+    retention_position_ = written;
 }
 
 // A chunk that fails is tried again with half as many rows, until the row at fault is alone: a
