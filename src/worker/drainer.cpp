@@ -157,6 +157,7 @@ void Drainer::take_notice() {
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
+        collect();
         look_at_stored_settings();
     }
 }
@@ -213,12 +214,21 @@ void Drainer::share_buckets(Time now) {
     buckets_ = share.claimable;
     drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
     drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
-    drain_.let_replay((share.owned & mask_of(0)) != 0);
+    lead((share.owned & mask_of(0)) != 0);
     if (reclaim_pending_ && reclaim()) {
         reclaim_pending_ = false;
         drain_.woken();
     }
     allow_claims();
+}
+
+// What one drainer does for all is done by whoever has the first bucket.
+void Drainer::lead(bool leads) {
+    drain_.let_replay(leads);
+    if (leads && !collects_) {
+        retention_position_.reset();
+    }
+    collects_ = leads;
 }
 
 void Drainer::allow_claims() {
@@ -254,7 +264,8 @@ void Drainer::wait(Time until) {
     link_.flush();
     const Time now = postgres::monotonic_now();
     postgres::report_activity(activity_of(drain_.state()));
-    const Duration timeout = std::min({until - now, link_.max_wait(), settings_.poll_interval});
+    const Duration timeout =
+        std::min({until - now, link_.max_wait(), settings_.poll_interval, until_collection(now)});
     const auto wanted = link_.wanted();
     postgres::PgError error;
     if (!postgres::wait_for(link_.fd(), wanted.read, wanted.write, timeout, error)) {

@@ -15,6 +15,7 @@
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
 #include "core/relay_settings.hpp"
+#include "core/retention.hpp"
 #include "postgres/arena.hpp"
 #include "postgres/bucket_map.hpp"
 #include "postgres/event_store.hpp"
@@ -50,6 +51,7 @@ class Drainer {
     void read_relay_settings();
     void share_buckets(Time now);
     std::int64_t reached() const;
+    void lead(bool leads);
     void allow_claims();
     Ordering ordering() const { return drain_.settings().ordering; }
 
@@ -131,6 +133,21 @@ class Drainer {
     void sweep_groups();
     std::optional<std::size_t> call_stranded_groups(postgres::Transaction& transaction);
 
+    // Rows whose retention is over (retention.cpp).
+    bool may_collect() const;
+    Duration until_collection(Time now) const;
+    void collect();
+    bool begin_retention();
+    void collect_chunk(Time now);
+    bool remove_chunk(postgres::Transaction& transaction, Time now,
+                      std::span<const std::int64_t>& chosen, std::vector<std::int64_t>& removed);
+    bool position_is_due(Time now) const;
+    void write_position_alone(Time now);
+    bool write_position_if_due(postgres::Transaction& transaction, Time now,
+                               std::optional<std::int64_t>& written);
+    void note_failed_collection(std::span<const std::int64_t> chosen,
+                                const postgres::PgError& error);
+
     postgres::Slot& slot_;
     Incarnation self_;
     DrainSettings settings_;  ///< the relay's over the server's
@@ -169,6 +186,12 @@ class Drainer {
     static constexpr std::int64_t NO_FLOOR = -1;
     std::int64_t floor_written_ = NO_FLOOR;
     Time floor_written_at_{};
+    bool collects_ = false;
+    Retention retention_;
+    std::optional<std::int64_t> retention_position_;  ///< as written; nullopt: not read yet
+    Time retention_position_at_{};
+    Time retention_retry_at_{};
+    std::string refusal_;
     Time settings_looked_at_{};
     std::string settings_problem_;
     std::string table_problem_;

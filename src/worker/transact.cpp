@@ -56,6 +56,9 @@ void Drainer::transact() {
     floor_written_ = written.value_or(floor_written_);
     count(marked);
     announce(marked);
+    for (const BatchMarks& marks : plan.marks) {
+        retention_.note_published(now, marks.published);
+    }
     finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
     look_again_at(marked);
 }
