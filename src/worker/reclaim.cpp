@@ -299,7 +299,8 @@ void Drainer::sweep_groups() {
     if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
         called = call_stranded_groups(transaction);
     } else {
-        called = postgres::call_all_followers(transaction, CHUNK);
+        called = collects_ ? postgres::call_all_followers(transaction, CHUNK)
+                           : std::optional<std::size_t>(0);
     }
     if (!called.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
