@@ -77,6 +77,8 @@ ExitReason Drainer::run() {
     for (;;) {
         take_notice();
         if (extension_gone_) {
+            // When it comes again its numbers begin anew.
+            shares_.forget_floors();
             link_.close(postgres::monotonic_now(), "");
             return ExitReason::no_extension;
         }

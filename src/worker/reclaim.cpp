@@ -40,10 +40,10 @@ bool Drainer::prepare() {
     take_settings();
     // A sequence that went back has no number of the old ones left behind.
     const std::int64_t floor = *stored <= *last ? *stored : 0;
-    if (floor == *stored) {
-        shares_.learn_floor(floor);
-    } else {
+    if (*stored > *last || shares_.lowest_floor() > *last) {
         shares_.forget_floors();
+    } else {
+        shares_.learn_floor(floor);
     }
     sequence_file_ = table_.sequence_file;
     if (refuse_table(table_)) {
@@ -237,9 +237,13 @@ bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::
         marks.failed.push_back(
             {row.seq, error, settings_.retry.delay(row.attempts + 1, killer_jitter_)});
     }
+    const std::string pause =
+        ordering() == Ordering::stop_the_line
+            ? "event with seq " + std::to_string(row.seq) + " was not published: " + error
+            : "";
     Marked marked;
     if (!write_marks(transaction, marks, marked) ||
-        (!marked.ended.empty() && !follow_up(transaction, {row.seq}, ""))) {
+        (!marked.ended.empty() && !follow_up(transaction, {row.seq}, pause))) {
         return false;
     }
     count(marked);
