@@ -487,9 +487,6 @@ DrainerState Drain::state() const {
     if (!settings_.enabled) {
         return DrainerState::disabled;
     }
-    if (settings_.paused) {
-        return DrainerState::paused;
-    }
     if (settings_.broker_uri.empty()) {
         return DrainerState::idle;
     }
@@ -498,6 +495,9 @@ DrainerState Drain::state() const {
     }
     if (link_ == Link::down || transaction_failures_ > 0) {
         return DrainerState::backoff;
+    }
+    if (settings_.paused) {
+        return DrainerState::paused;
     }
     if (blocked_) {
         return DrainerState::blocked;
