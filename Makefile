@@ -104,16 +104,34 @@ ISOLATION_OPTS := --inputdir=test/isolation --outputdir=$(BUILD)/isolation
 
 include $(PGXS)
 
+# A module for test/t/121_late_commit_variants.pl: drainers that break the claim's rule in one step, around
+# the product's own objects.
+test_module := $(BUILD)/test/late_commits.so
+test_objects := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard test/late_commits/*.cpp))
+tested_objects := $(addprefix $(BUILD)/,core/fresh_lane.o $(addprefix postgres/,guard.o outbox_table.o \
+	session.o signals.o statement.o transaction.o writers.o))
+
 .PHONY: objects
-objects: $(OBJS)
+objects: $(OBJS) $(test_objects)
 
 $(OBJS): $(BUILD)/%.o: src/%.cpp $(EXTENSION).control Makefile
 	@$(MKDIR_P) $(@D)
 	$(COMPILE.cc) -MMD -MP -o $@ $<
 
--include $(OBJS:.o=.d)
+$(test_objects): $(BUILD)/%.o: %.cpp Makefile
+	@$(MKDIR_P) $(@D)
+	$(COMPILE.cc) -MMD -MP -o $@ $<
+
+-include $(OBJS:.o=.d) $(test_objects:.o=.d)
 
 $(shlib): $(exports)
+
+$(test_module): $(test_objects) $(tested_objects) $(exports)
+	$(CXX) $(CXXFLAGS) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) -Wl,--version-script=$(exports)
+
+.PHONY: install-test-module
+install-test-module: $(test_module)
+	$(INSTALL_SHLIB) $< '$(DESTDIR)$(pkglibdir)/'
 
 # Built whole or not at all: a half-written file must not look up to date.
 $(DATA_built): $(sql_parts) $(EXTENSION).control Makefile

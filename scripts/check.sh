@@ -58,7 +58,7 @@ simple_step() {
     fi
 }
 
-step_build() { simple_step build make -j"$jobs" WERROR=1 install; }
+step_build() { simple_step build make -j"$jobs" WERROR=1 install install-test-module; }
 step_clang() { simple_step clang make -j"$jobs" WERROR=1 BUILD=build/clang CXX=clang++ objects; }
 step_layers() { simple_step layers scripts/check-layers.pl; }
 step_format() { simple_step format scripts/lint.sh format; }

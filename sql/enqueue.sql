@@ -1,4 +1,4 @@
--- outbox.enqueue(): its three payloads, its defaults, and that it writes an event once.
+-- outbox.enqueue(): its four payloads, its defaults, and that it writes an event once.
 SET client_min_messages = error;  -- whether the library is preloaded is not this test's subject
 CREATE EXTENSION IF NOT EXISTS outbox_drainer;
 TRUNCATE outbox.event;
@@ -20,6 +20,7 @@ SELECT pg_temp.show(outbox.enqueue('a', ''));
 SELECT pg_temp.show(outbox.enqueue('a', '"text"'::varchar));
 SELECT pg_temp.show(outbox.enqueue('a', '{"x": 1', content_type => 'text/css'));
 SELECT pg_temp.show(outbox.enqueue('a', '{"x": 1.0, "x": 2}'::jsonb));
+SELECT pg_temp.show(outbox.enqueue('a', '{"x": 1.0, "x": 2}'::json));
 SELECT pg_temp.show(outbox.enqueue('a', jsonb '1', content_type => 'application/vnd.shop+json'));
 SELECT pg_temp.show(outbox.enqueue('a', '\x7b7d'::bytea));
 SELECT pg_temp.show(outbox.enqueue('a', '\x7b7d'::bytea, content_type => 'application/json'));
@@ -31,7 +32,7 @@ SELECT pg_temp.show(outbox.enqueue(
     event_type => 'order.placed', payload => '[]', key => 'k', destination => 'd', routing_key => 'r',
     attributes => '{"h": 1}', content_type => 'ct', source => 's', message_id => 'm',
     id => '00000000-0000-7000-8000-000000000002', available_at => '2001-01-01 00:00:00+00',
-    correlation_id => 'co', causation_id => 'ca', traceparent => 'tp', tracestate => 'ts', reply_to => 'rt',
+    correlation_id => 'co', causation_id => 'ca', traceparent => '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', tracestate => 'ts', reply_to => 'rt',
     priority => 9, expiration => '1 minute', occurred_at => '2001-02-03 04:05:06+00', schema_version => 7,
     schema_reference => '{"r": 1}', source_event_id => 'se', source_position => 8,
     content_encoding => 'gzip'));

@@ -42,6 +42,15 @@ INSERT INTO outbox.event (seq, event_type, payload, dead_at, outcome, next_attem
     VALUES (-6, 'dead', '', now(), 'dead', now());
 SELECT event_type, seq, CASE WHEN next_attempt_at BETWEEN '2001-01-01' AND now() THEN 'now' ELSE next_attempt_at::text END AS due
 FROM outbox.event ORDER BY seq DESC;
+-- What is restored in one transaction is due at one time, and none of it passes for scheduled, which would let
+-- it go before earlier rows of its key.
+BEGIN;
+INSERT INTO outbox.event (seq, event_type, payload, available_at) VALUES (-7, 'restored', '', '2001-01-01 00:00+00');
+INSERT INTO outbox.event (seq, event_type, payload, available_at) VALUES (-8, 'restored', '', NULL);
+SELECT count(*), bool_and(next_attempt_at = now()) AS due_at_once FROM outbox.event WHERE event_type = 'restored';
+INSERT INTO outbox.event (seq, event_type, payload, available_at) VALUES (-9, 'restored', '', now())
+    RETURNING next_attempt_at < now() AS due, next_attempt_at IS DISTINCT FROM available_at AS holds;
+COMMIT;
 TRUNCATE outbox.event;
 
 -- A new row is in nobody's hand, and only the trigger defers it.

@@ -17,11 +17,13 @@ ORDER BY pg_describe_object(d.classid, d.objid, 0) COLLATE "C";
 \d outbox.event
 \d outbox.relay
 \d outbox.relay_state
+\d outbox.operation
 SELECT relname, reloptions, relpersistence FROM pg_class
 WHERE oid IN ('outbox.event'::regclass, 'outbox.relay_state'::regclass) ORDER BY relname;
 SELECT seqtypid::regtype, seqstart, seqincrement, seqmin, seqcache, seqcycle
 FROM pg_sequence WHERE seqrelid = 'outbox.event_seq'::regclass;
 SELECT tgname, tgenabled, tgtype FROM pg_trigger WHERE tgrelid = 'outbox.event'::regclass AND NOT tgisinternal;
+SELECT tgname, tgenabled, tgtype FROM pg_trigger WHERE tgrelid = 'outbox.relay'::regclass AND NOT tgisinternal ORDER BY tgname;
 SELECT evtname, evtevent, evtenabled, evttags FROM pg_event_trigger WHERE evtname ~ 'outbox';
 SELECT name, source FROM outbox.relay ORDER BY name;
 

@@ -1,7 +1,7 @@
 -- A producer needs INSERT on outbox.event and nothing else; PUBLIC can do nothing with the data.
 SET client_min_messages = error;  -- whether the library is preloaded is not this test's subject
 CREATE EXTENSION IF NOT EXISTS outbox_drainer;
-TRUNCATE outbox.event;
+TRUNCATE outbox.event, outbox.operation;
 RESET client_min_messages;
 
 \set SHOW_CONTEXT never
@@ -60,6 +60,26 @@ SELECT outbox.wake();
 CREATE TABLE outbox.mine ();
 RESET search_path;
 
+-- Nor does a producer act on events and relays.
+SELECT outbox.requeue('00000000-0000-7000-8000-000000000001');
+SELECT outbox.requeue_dead();
+SELECT outbox.requeue_stuck();
+SELECT outbox.discard('00000000-0000-7000-8000-000000000001', 'x');
+SELECT outbox.pause();
+SELECT outbox.resume();
+SELECT outbox.alter_relay(batch_size => 1);
+SELECT * FROM outbox.maintain();
+SELECT outbox.flush();
+SELECT outbox.wait_published('00000000-0000-7000-8000-000000000001');
+SELECT * FROM outbox.get('00000000-0000-7000-8000-000000000001');
+SELECT * FROM outbox.stuck();
+SELECT * FROM outbox.relay_settings();
+SELECT pg_catalog.count(*) FROM outbox.pending;
+SELECT pg_catalog.count(*) FROM outbox.failed;
+SELECT pg_catalog.count(*) FROM outbox.dead;
+SELECT pg_catalog.count(*) FROM outbox.operation;
+SELECT outbox.act_as_owner();
+
 -- Without INSERT nothing is written and nothing is learnt.
 SET ROLE regress_outbox_stranger;
 INSERT INTO outbox.event (event_type, payload) VALUES ('order.placed', '{}');
@@ -70,9 +90,44 @@ SET ROLE regress_outbox_monitor;
 SELECT relay, pending, publishing, failed, dead FROM outbox.backlog();
 SELECT count(*) >= 0 AS readable FROM outbox.stat_drainer;
 SELECT count(*) > 0 AS readable FROM outbox.settings_check();
+SELECT count(*) FROM outbox.pending;
+SELECT count(*) FROM outbox.failed;
+SELECT count(*) FROM outbox.dead;
+SELECT count(*) >= 0 AS readable FROM outbox.operation;
+SELECT event_type, status FROM outbox.get('00000000-0000-7000-8000-000000000001');
+SELECT count(*) FROM outbox.stuck('0');
+SELECT name, value FROM outbox.relay_settings() WHERE name = 'ordering';
 SELECT payload FROM outbox.event;
+SELECT outbox.pause();
+
+-- Who may act and nothing else: with EXECUTE on that function alone.
+RESET ROLE;
+CREATE ROLE regress_outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.discard, outbox.requeue, outbox.requeue_dead, outbox.requeue_stuck, outbox.pause,
+    outbox.resume, outbox.maintain, outbox.flush, outbox.wait_published TO regress_outbox_operator;
+SET ROLE regress_outbox_operator;
+SET search_path = '';
+SELECT outbox.pause();
+SELECT outbox.resume();
+SELECT outbox.discard('00000000-0000-7000-8000-000000000001', 'x') OPERATOR(pg_catalog.~) '^discarded' AS discarded;
+SELECT outbox.requeue('00000000-0000-7000-8000-000000000001') OPERATOR(pg_catalog.~) '^requeued' AS requeued;
+SELECT outbox.requeue_dead();
+SELECT outbox.requeue_stuck();
+SELECT requeued FROM outbox.maintain();
+SELECT outbox.flush('0') OPERATOR(pg_catalog.>) 0 AS left_over;
+SELECT outbox.wait_published('00000000-0000-7000-8000-000000000001', '0');
+SELECT outbox.alter_relay(batch_size => 1);
+SELECT outbox.release_group('default', 's', 'k');
+SELECT outbox.end_events('{1}', 'dead', NULL, NULL);
+SELECT pg_catalog.count(*) FROM outbox.event;
+DELETE FROM outbox.operation;
+UPDATE outbox.relay SET batch_size = 1;
+RESET search_path;
 
 RESET ROLE;
+SELECT action, events FROM outbox.operation ORDER BY at;
+DROP OWNED BY regress_outbox_operator;
+DROP ROLE regress_outbox_operator;
 SELECT count(*) FROM outbox.event;
 REVOKE INSERT ON outbox.event FROM regress_outbox_producer;
 DROP ROLE regress_outbox_producer, regress_outbox_stranger, regress_outbox_monitor;

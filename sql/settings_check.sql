@@ -31,6 +31,22 @@ SET outbox_drainer.allow_drop = on;
 SELECT * FROM pg_temp.problems;
 RESET outbox_drainer.allow_drop;
 
+-- Relays: what alter_relay refuses, but was made so from elsewhere.
+BEGIN;
+UPDATE outbox.relay SET on_dead = 'public.regress_outbox_on_dead(outbox.event)';
+SELECT * FROM pg_temp.problems;
+CREATE FUNCTION public.regress_outbox_on_dead(outbox.event) RETURNS void LANGUAGE sql AS '';
+SELECT * FROM pg_temp.problems;
+UPDATE outbox.relay SET on_dead = 'no function at all';
+SELECT * FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+UPDATE outbox.relay SET retry_backoff_initial = '5 min';
+SELECT * FROM pg_temp.problems;
+SET LOCAL outbox_drainer.retry_backoff_max = '1min';
+SELECT * FROM pg_temp.problems WHERE name !~ '^outbox_drainer.';
+ROLLBACK;
+
 -- The table. Whoever may change it finds all of this out only here.
 BEGIN;
 ALTER TABLE outbox.event SET UNLOGGED;
@@ -68,5 +84,10 @@ BEGIN;
 CREATE ROLE regress_outbox_owner;
 ALTER TABLE outbox.event OWNER TO regress_outbox_owner;
 SELECT name, problem FROM pg_temp.problems;
+ROLLBACK;
+BEGIN;
+DROP INDEX outbox.event_due_idx;
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.event_held_key_idx'::regclass;
+SELECT name, value, problem FROM pg_temp.problems;
 ROLLBACK;
 SELECT * FROM pg_temp.problems;

@@ -36,8 +36,8 @@ struct Connection::Impl {
     PropertiesEncoder encoder;
     Failure failure;
     std::string broker_version;
-    /// What came before the caller asked for it: early news of the handshake, confirms saved from a
-    /// connection that then failed.
+    /// What came before the caller asked for it: early news of the handshake, returns and confirms
+    /// saved from a connection that then failed.
     std::deque<Incoming> pending;
     std::uint64_t last_tag = 0;
     std::size_t frame_payload = wanted_frame_max - frame_overhead;
@@ -152,7 +152,8 @@ void Connection::Impl::note(const Incoming& incoming) {
     }
 }
 
-/// The broker may have said why before it hung up, and confirms that came until then still count.
+/// The broker may have said why before it hung up, and confirms that came until then still count:
+/// with the returns before them, or an ack would be taken for more than it is.
 void Connection::Impl::fail_publish() {
     Failure reason{FailureClass::infrastructure, link.error()};
     while (std::optional<Incoming> incoming = read_next()) {
@@ -164,7 +165,8 @@ void Connection::Impl::fail_publish() {
             }
             break;
         }
-        if (std::holds_alternative<Confirm>(*incoming)) {
+        if (std::holds_alternative<Confirm>(*incoming) ||
+            std::holds_alternative<Returned>(*incoming)) {
             pending.push_back(std::move(*incoming));
         }
     }
@@ -233,13 +235,14 @@ std::optional<Incoming> Connection::poll() {
     return incoming;
 }
 
-std::optional<std::uint64_t> Connection::publish(const Message& message) {
+std::optional<std::uint64_t> Connection::publish(const Message& message, bool mandatory) {
     if (!is_open()) {
         return std::nullopt;
     }
     const amqp_basic_properties_t& properties = impl_->encoder.encode(message);
     if (!impl_->link.publish(publish_channel, to_bytes(message.exchange),
-                             to_bytes(message.routing_key), properties, to_bytes(message.body))) {
+                             to_bytes(message.routing_key), mandatory, properties,
+                             to_bytes(message.body))) {
         // Whatever part of the message is out, the rest can never follow.
         impl_->fail_publish();
         return std::nullopt;

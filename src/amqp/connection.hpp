@@ -31,6 +31,16 @@ struct Confirm {
     bool multiple = false;
     bool ack = true;
 };
+/// No queue takes a message that was published as mandatory. It carries no delivery tag, and the
+/// broker acks the message nonetheless: the ack comes after this one.
+struct Returned {
+    std::uint16_t reply_code = 0;
+    std::string reply_text;
+    std::string exchange;
+    std::string routing_key;
+    std::string message_id;  ///< as it was sent; empty: it had none
+    std::string app_id;      ///< likewise
+};
 struct Blocked {
     std::string reason;
 };
@@ -38,7 +48,7 @@ struct Unblocked {};
 struct Closed {
     Failure failure;
 };
-using Incoming = std::variant<Confirm, Blocked, Unblocked, Closed>;
+using Incoming = std::variant<Confirm, Returned, Blocked, Unblocked, Closed>;
 
 struct Options {
     Duration heartbeat{10000};
@@ -77,9 +87,10 @@ class Connection {
     std::optional<Incoming> poll();
 
     /// Publishes a message; its delivery tag is returned, counted from 1 on each connection.
-    /// nullopt: the connection failed (see failure()) and is gone; poll() still gives the confirms
-    /// that had arrived.
-    std::optional<std::uint64_t> publish(const Message& message);
+    /// nullopt: the connection failed (see failure()) and is gone; poll() still gives the returns
+    /// and confirms that had arrived. `mandatory`: poll() gives a Returned before the confirm when
+    /// no queue takes the message.
+    std::optional<std::uint64_t> publish(const Message& message, bool mandatory = false);
     /// To be called when a burst of publishes is over: makes the kernel send what it holds back.
     void flush();
 

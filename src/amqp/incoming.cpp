@@ -1,6 +1,5 @@
 #include "amqp/incoming.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "amqp/handshake.hpp"
@@ -19,8 +18,12 @@ std::optional<Incoming> IncomingDecoder::decode(Link& link, const amqp_frame_t& 
         if (frame.channel == publish_channel && return_part_ == ReturnPart::none) {
             return decode_channel_method(frame.payload.method, frame);
         }
-    } else if (skip_returned_content(frame)) {
-        return std::nullopt;
+    } else if (read_returned_header(frame) || skip_returned_body(frame)) {
+        if (return_left_ > 0) {
+            return std::nullopt;
+        }
+        return_part_ = ReturnPart::none;
+        return std::exchange(returned_, Returned{});
     }
     return Closed{unexpected_frame(frame)};
 }
@@ -53,25 +56,47 @@ std::optional<Incoming> IncomingDecoder::decode_channel_method(const amqp_method
             return Confirm{nack.delivery_tag, nack.multiple != 0, false};
         }
         case AMQP_BASIC_RETURN_METHOD:
-            return_part_ = ReturnPart::header;
+            begin_return(*static_cast<const amqp_basic_return_t*>(method.decoded));
             return std::nullopt;
         default:
             return Closed{unexpected_frame(frame)};
     }
 }
 
-bool IncomingDecoder::skip_returned_content(const amqp_frame_t& frame) {
-    if (frame.channel != publish_channel) {
+void IncomingDecoder::begin_return(const amqp_basic_return_t& method) {
+    returned_.reply_code = method.reply_code;
+    returned_.reply_text = printable(to_view(method.reply_text));
+    returned_.exchange = printable(to_view(method.exchange));
+    returned_.routing_key = printable(to_view(method.routing_key));
+    return_part_ = ReturnPart::header;
+}
+
+bool IncomingDecoder::read_returned_header(const amqp_frame_t& frame) {
+    // Properties of another class would be laid out in another way.
+    if (frame.frame_type != AMQP_FRAME_HEADER || frame.channel != publish_channel ||
+        return_part_ != ReturnPart::header ||
+        frame.payload.properties.class_id != AMQP_BASIC_CLASS) {
         return false;
     }
-    if (frame.frame_type == AMQP_FRAME_HEADER && return_part_ == ReturnPart::header) {
-        return_left_ = frame.payload.properties.body_size;
-    } else if (frame.frame_type == AMQP_FRAME_BODY && return_part_ == ReturnPart::body) {
-        return_left_ -= std::min<std::uint64_t>(return_left_, frame.payload.body_fragment.len);
-    } else {
+    const auto& properties =
+        *static_cast<const amqp_basic_properties_t*>(frame.payload.properties.decoded);
+    if ((properties._flags & AMQP_BASIC_MESSAGE_ID_FLAG) != 0) {
+        returned_.message_id = to_view(properties.message_id);
+    }
+    if ((properties._flags & AMQP_BASIC_APP_ID_FLAG) != 0) {
+        returned_.app_id = to_view(properties.app_id);
+    }
+    return_left_ = frame.payload.properties.body_size;
+    return_part_ = ReturnPart::body;
+    return true;
+}
+
+bool IncomingDecoder::skip_returned_body(const amqp_frame_t& frame) {
+    if (frame.frame_type != AMQP_FRAME_BODY || frame.channel != publish_channel ||
+        return_part_ != ReturnPart::body || frame.payload.body_fragment.len > return_left_) {
         return false;
     }
-    return_part_ = return_left_ == 0 ? ReturnPart::none : ReturnPart::body;
+    return_left_ -= frame.payload.body_fragment.len;
     return true;
 }
 

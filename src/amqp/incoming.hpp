@@ -22,11 +22,15 @@ class IncomingDecoder {
                                                      const amqp_frame_t& frame);
     std::optional<Incoming> decode_channel_method(const amqp_method_t& method,
                                                   const amqp_frame_t& frame);
-    bool skip_returned_content(const amqp_frame_t& frame);
+    void begin_return(const amqp_basic_return_t& method);
+    bool read_returned_header(const amqp_frame_t& frame);
+    bool skip_returned_body(const amqp_frame_t& frame);
 
-    // A basic.return is followed by the message itself, which nobody wants.
+    // A basic.return is followed by the message itself. Its properties say which one it is; the
+    // body is dropped frame by frame, so that no size which the broker names takes memory.
     ReturnPart return_part_ = ReturnPart::none;
     std::uint64_t return_left_ = 0;
+    Returned returned_;
 };
 
 }  // namespace outbox::amqp

@@ -84,12 +84,11 @@ bool Link::send_method(amqp_channel_t channel, amqp_method_number_t id, void* me
 }
 
 bool Link::publish(amqp_channel_t channel, amqp_bytes_t exchange, amqp_bytes_t routing_key,
-                   const amqp_basic_properties_t& properties, amqp_bytes_t body) {
-    constexpr amqp_boolean_t mandatory = 0;
+                   bool mandatory, const amqp_basic_properties_t& properties, amqp_bytes_t body) {
     constexpr amqp_boolean_t immediate = 0;
     errno = 0;
     last_sent_ = Clock::now();
-    const int status = amqp_basic_publish(state_, channel, exchange, routing_key, mandatory,
+    const int status = amqp_basic_publish(state_, channel, exchange, routing_key, mandatory ? 1 : 0,
                                           immediate, &properties, body);
     return succeeded(status);
 }

@@ -41,7 +41,7 @@ class Link {
     bool send_protocol_header();
     bool send_method(amqp_channel_t channel, amqp_method_number_t id, void* method);
     bool publish(amqp_channel_t channel, amqp_bytes_t exchange, amqp_bytes_t routing_key,
-                 const amqp_basic_properties_t& properties, amqp_bytes_t body);
+                 bool mandatory, const amqp_basic_properties_t& properties, amqp_bytes_t body);
     /// Like send_method, for words whose loss is harmless: left out when the socket does not take
     /// them at once.
     void send_if_possible(amqp_channel_t channel, amqp_method_number_t id, void* method);

@@ -1,5 +1,6 @@
 #include "core/claim_token.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -10,15 +11,15 @@ namespace {
 
 constexpr std::string_view PREFIX = "obd1:";
 constexpr char SEPARATOR = ':';
-constexpr std::size_t FIELD_COUNT = 6;
+constexpr std::size_t FIELD_COUNT = 7;  // the last one, suspicion, is left out when it is 0
 using Fields = std::array<std::uint64_t, FIELD_COUNT>;
 
 constexpr std::uint64_t MAX_TIMELINE = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t MAX_SLOT = std::numeric_limits<int>::max();
 
 // 64-bit fields: system identifier, server start, generation, counter. 32-bit fields: timeline,
-// slot.
-static_assert(PREFIX.size() + 4 * 16 + 2 * 8 + (FIELD_COUNT - 1) <= MAX_TOKEN_LENGTH);
+// slot. 16 bits: suspicion.
+static_assert(PREFIX.size() + 4 * 16 + 2 * 8 + 4 + (FIELD_COUNT - 1) <= MAX_TOKEN_LENGTH);
 
 void append_hex(std::string& text, std::uint64_t value) {
     std::array<char, 16> digits{};
@@ -44,19 +45,19 @@ std::optional<std::uint64_t> parse_hex(std::string_view text) {
 std::optional<Fields> parse_fields(std::string_view rest) {
     Fields fields{};
     for (std::size_t i = 0; i < FIELD_COUNT; ++i) {
-        const bool last = i + 1 == FIELD_COUNT;
-        const std::size_t end = last ? rest.size() : rest.find(SEPARATOR);
-        if (end == std::string_view::npos) {
-            return std::nullopt;
-        }
-        const std::optional<std::uint64_t> value = parse_hex(rest.substr(0, end));
+        const std::size_t separator = rest.find(SEPARATOR);
+        const bool last = separator == std::string_view::npos;
+        const std::optional<std::uint64_t> value = parse_hex(rest.substr(0, separator));
         if (!value) {
             return std::nullopt;
         }
         fields[i] = *value;
-        rest.remove_prefix(last ? end : end + 1);
+        if (last) {
+            return i + 2 >= FIELD_COUNT ? std::optional(fields) : std::nullopt;
+        }
+        rest.remove_prefix(separator + 1);
     }
-    return fields;
+    return std::nullopt;
 }
 
 bool same_server(const Incarnation& a, const Incarnation& b) {
@@ -66,15 +67,20 @@ bool same_server(const Incarnation& a, const Incarnation& b) {
 
 }  // namespace
 
-std::string make_token(const Incarnation& incarnation, std::uint64_t counter) {
-    const Fields fields = {
-        incarnation.system_identifier, incarnation.timeline,
-        incarnation.server_start,      static_cast<std::uint32_t>(incarnation.slot),
-        incarnation.generation,        counter};
+std::string make_token(const Incarnation& incarnation, std::uint64_t counter,
+                       std::uint64_t suspicion) {
+    const Fields fields = {incarnation.system_identifier,
+                           incarnation.timeline,
+                           incarnation.server_start,
+                           static_cast<std::uint32_t>(incarnation.slot),
+                           incarnation.generation,
+                           counter,
+                           std::min(suspicion, MAX_SUSPICION)};
     std::string token;
     token.reserve(MAX_TOKEN_LENGTH);
     token += PREFIX;
-    for (std::size_t i = 0; i < FIELD_COUNT; ++i) {
+    const std::size_t count = suspicion == 0 ? FIELD_COUNT - 1 : FIELD_COUNT;
+    for (std::size_t i = 0; i < count; ++i) {
         if (i > 0) {
             token += SEPARATOR;
         }
@@ -91,8 +97,11 @@ std::optional<TokenParts> parse_token(std::string_view token) {
     if (!fields) {
         return std::nullopt;
     }
-    const auto [system_identifier, timeline, server_start, slot, generation, counter] = *fields;
-    if (timeline > MAX_TIMELINE || slot > MAX_SLOT) {
+    const auto [system_identifier, timeline, server_start, slot, generation, counter, suspicion] =
+        *fields;
+    const bool says_nothing = suspicion == 0 && token.back() == '0' &&
+                              std::count(token.begin(), token.end(), SEPARATOR) == FIELD_COUNT;
+    if (timeline > MAX_TIMELINE || slot > MAX_SLOT || suspicion > MAX_SUSPICION || says_nothing) {
         return std::nullopt;
     }
     return TokenParts{.incarnation = {.system_identifier = system_identifier,
@@ -100,7 +109,8 @@ std::optional<TokenParts> parse_token(std::string_view token) {
                                       .server_start = server_start,
                                       .slot = static_cast<int>(slot),
                                       .generation = generation},
-                      .counter = counter};
+                      .counter = counter,
+                      .suspicion = suspicion};
 }
 
 TokenOwner classify_token(std::string_view token, const Incarnation& self) {

@@ -26,12 +26,18 @@ inline constexpr std::size_t MAX_TOKEN_LENGTH = 96;
 
 /// The claim token, as it stands in `claimed_by`: "obd1:" and then, in hexadecimal and separated by
 /// colons, the fields of the incarnation and the counter. ASCII without spaces. `counter` numbers
-/// the claims of one incarnation, so that every claim is fenced from every other.
-std::string make_token(const Incarnation& incarnation, std::uint64_t counter);
+/// the claims of one incarnation, so that every claim is fenced from every other. A claim made
+/// while a row is looked for that kills drainers says at the end how many rows it was allowed to
+/// take (at most MAX_SUSPICION): if its drainer dies as well, the search goes on from there.
+std::string make_token(const Incarnation& incarnation, std::uint64_t counter,
+                       std::uint64_t suspicion = 0);
+
+inline constexpr std::uint64_t MAX_SUSPICION = 0xffff;
 
 struct TokenParts {
     Incarnation incarnation;
     std::uint64_t counter = 0;
+    std::uint64_t suspicion = 0;  ///< 0: an ordinary claim
 
     bool operator==(const TokenParts&) const = default;
 };

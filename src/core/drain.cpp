@@ -21,10 +21,20 @@ constexpr Duration CONFIGURATION_DELAY{10000};
 // A connection that lived this long was a good one: the next failure is a first failure again.
 constexpr Duration HEALTHY_AFTER{10000};
 
+bool same_broker(const DrainSettings& a, const DrainSettings& b) {
+    return a.broker_uri == b.broker_uri && a.password_file == b.password_file &&
+           a.heartbeat == b.heartbeat;
+}
+
 }  // namespace
 
 Drain::Drain(const DrainSettings& settings, std::uint64_t seed)
-    : settings_(settings), random_(seed) {}
+    : settings_(settings),
+      random_(seed),
+      rate_(settings.publish_rate),
+      replay_(seed ^ 0x7265706c6179U) {
+    replay_.configure(settings_.ordering, settings_.retry);
+}
 
 Command Drain::next(Time now) {
     if (blocked_) {
@@ -34,22 +44,20 @@ Command Drain::next(Time now) {
         return {Command::Kind::disconnect, now, *reason, nullptr};
     }
     look_after_leases(now);
-    if (!may_run() || link_ != Link::up || stopping_ || (blocked_ && is_leaving())) {
+    if (!may_publish_at_all() || (blocked_ && is_leaving())) {
         give_up_unsent();
     }
     if (stopping_ && now >= stop_deadline_) {
         give_up_sent();
     }
-    if (rows_in_hand_ == 0 && next_settings_.has_value()) {
-        settings_ = *std::exchange(next_settings_, std::nullopt);
-        reconnect_at_ = now;
-        connect_failures_ = 0;
-        if (link_ != Link::down) {
-            return {Command::Kind::disconnect, now, "", nullptr};
-        }
+    if (rows_in_hand_ == 0 && next_settings_.has_value() && adopt_settings(now)) {
+        return {Command::Kind::disconnect, now, "", nullptr};
     }
     if (transaction_due(now)) {
         return {Command::Kind::transact, now, "", nullptr};
+    }
+    if (replay_due(now)) {
+        return {Command::Kind::replay, now, "", nullptr};
     }
     if (stopping_ && (rows_in_hand_ == 0 || now >= stop_deadline_ + settings_.shutdown_timeout)) {
         return {Command::Kind::exit, now, "", nullptr};
@@ -62,7 +70,12 @@ Command Drain::next(Time now) {
         link_since_ = now;
         return {Command::Kind::connect, now, "", nullptr};
     }
-    if (may_publish(now)) {
+    if (const Event* event = next_replayed(now)) {
+        replaying_ = true;
+        return {Command::Kind::publish, now, "", event};
+    }
+    replaying_ = false;
+    if (may_publish(now) && rate_.take(now)) {
         return {Command::Kind::publish, now, "", rows_[ready_.front()].event};
     }
     return wait(now);
@@ -78,11 +91,16 @@ void Drain::connected(Time now, std::size_t send_buffer_bytes) {
     look_ = true;
 }
 
-void Drain::connection_lost(Time now, bool configuration, std::string_view) {
+void Drain::connection_lost(Time now, bool configuration, std::string_view why) {
+    // A replay to an exchange that is missing says nothing of the broker.
+    const bool by_replay = replay_.lost(now, why);
     const bool was_healthy = link_ == Link::up && now - link_since_ >= HEALTHY_AFTER;
     connect_failures_ = was_healthy ? 1 : connect_failures_ + 1;
     Duration delay = RECONNECT_BACKOFF.delay(connect_failures_, random_);
-    if (configuration) {
+    if (by_replay) {
+        connect_failures_ = 0;
+        delay = Duration{0};
+    } else if (configuration) {
         delay = std::max(delay, CONFIGURATION_DELAY);
     }
     connection_closed(now);
@@ -93,6 +111,7 @@ void Drain::connection_closed(Time now) {
     link_ = Link::down;
     link_since_ = now;
     blocked_ = false;
+    (void)replay_.lost(now, "");
     give_up_sent();
     give_up_unsent();
 }
@@ -106,6 +125,10 @@ void Drain::unblocked() {
 }
 
 bool Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
+    if (replaying_) {
+        unconfirmed_bytes_ += bytes;
+        return tags_.open(tag, replay_.sent(now, bytes));
+    }
     const std::size_t index = ready_.front();
     if (!tags_.open(tag, index)) {
         return false;
@@ -119,15 +142,85 @@ bool Drain::sent(Time now, std::uint64_t tag, std::size_t bytes) {
     return true;
 }
 
+void Drain::returned(std::uint64_t tag, std::string_view why) {
+    const std::optional<std::size_t> index = tags_.row_of(tag);
+    if (index.has_value() && !ReplayLane::is_ticket(*index)) {
+        rows_[*index].returned = true;
+        rows_[*index].error = why;
+    }
+}
+
+// Nothing of it was sent and nothing ever will be, so it stops nobody; but with stop_the_line the
+// line stops at any end that is not a good one.
 void Drain::rejected(Time now, std::string_view code, std::string_view detail) {
+    if (replaying_) {
+        replay_.rejected(now, code, detail);
+        return;
+    }
     const std::size_t index = ready_.front();
     ready_.pop_front();
     Row& row = rows_[index];
-    row.state = RowState::failed;
+    row.state = RowState::ended;
+    row.outcome = EndedMark::Outcome::rejected;
     row.since = now;
+    row.code = code;
     row.error = "rejected: " + std::string(code) + ": " + std::string(detail);
     failed_++;
     oldest_outcome_ = oldest_outcome_.value_or(now);
+    if (settings_.ordering == Ordering::stop_the_line) {
+        hold_group_of(index);
+    } else {
+        advance_group_of(index);
+    }
+}
+
+// A row that used its last attempt holds its group like any other until that is written: after a
+// crash before it is, it is tried once more.
+void Drain::fail(Time now, std::size_t index, std::string_view error_class, std::string error) {
+    Row& row = rows_[index];
+    const bool is_dead =
+        settings_.max_attempts > 0 && row.event->attempts + 1 >= settings_.max_attempts;
+    row.state = is_dead ? RowState::ended : RowState::failed;
+    row.outcome = EndedMark::Outcome::dead;
+    row.since = now;
+    row.code = error_class;
+    row.error = std::string(error_class) + ": " + std::move(error);
+    failed_++;
+    hold_group_of(index);
+}
+
+void Drain::hold_group_of(std::size_t index) {
+    Row& row = rows_[index];
+    if (!row.event->group.has_value()) {
+        return;
+    }
+    row.holds_group = true;
+    groups_.take_back(*row.event->group);
+    groups_.hold(*row.event->group);
+    put_behind(*row.event->group);
+}
+
+void Drain::advance_group_of(std::size_t index) {
+    const std::optional<std::uint64_t> group = rows_[index].event->group;
+    if (!group.has_value()) {
+        return;
+    }
+    if (const std::optional<std::size_t> next = groups_.advance(*group)) {
+        ready_.push_back(*next);
+    }
+}
+
+// What waits in hand for a row that failed. With stop_the_line all waits, so nothing has to be
+// written to the rows behind: they are just given back.
+void Drain::put_behind(std::uint64_t group) {
+    const bool whole_line = settings_.ordering == Ordering::stop_the_line;
+    for (std::size_t index : groups_.remove_waiting(group)) {
+        rows_[index].state = whole_line ? RowState::releasing : RowState::deferring;
+        releasing_++;
+        if (!whole_line) {
+            groups_.set_followed(group);
+        }
+    }
 }
 
 bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
@@ -136,6 +229,10 @@ bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
         return false;
     }
     for (std::size_t index : settled) {
+        if (ReplayLane::is_ticket(index)) {
+            unconfirmed_bytes_ -= replay_.settled(now, index, ack);
+            continue;
+        }
         Row& row = rows_[index];
         unconfirmed_bytes_ -= row.bytes;
         row.since = now;
@@ -143,16 +240,17 @@ bool Drain::confirmed(Time now, std::uint64_t tag, bool multiple, bool ack) {
             row.renew = false;
             to_renew_--;
         }
-        if (ack) {
+        if (!ack) {
+            fail(now, index, "nack", "the broker refused the message");
+        } else if (row.returned) {
+            fail(now, index, "unroutable", std::exchange(row.error, {}));
+        } else {
             row.state = RowState::published;
             published_++;
-        } else {
-            row.state = RowState::failed;
-            row.error = "nack: the broker refused the message";
-            failed_++;
+            advance_group_of(index);
         }
     }
-    if (!settled.empty()) {
+    if (published_ + failed_ > 0) {
         oldest_outcome_ = oldest_outcome_.value_or(now);
     }
     return true;
@@ -175,9 +273,15 @@ void Drain::transacted(Time now, const TransactionResult& result) {
         transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
         return;
     }
+    if (suspicion_ > 0 && rows_in_hand_ == 0 && !plan_.marks.empty()) {
+        widen_suspicion();
+    }
     // A plan of marks alone that went well says nothing about the claim that failed before.
     if (plan_.one_by_one || plan_.claim > 0 || !may_claim()) {
         transaction_failures_ = 0;
+    }
+    if (!plan_.pause.empty() && !plan_.one_by_one) {
+        settings_.paused = true;
     }
     if (plan_.claim > 0) {
         claim_limit_ = std::max(claim_limit_, 2 * plan_.claim);
@@ -226,6 +330,10 @@ void Drain::set_aside(std::size_t index) {
 
 void Drain::add_claim(const TransactionResult& result) {
     if (result.claimed.empty()) {
+        if (plan_.claim > 0) {
+            suspicion_ = 0;
+            suspicion_until_ = 0;
+        }
         return;
     }
     Batch& batch = batches_[next_batch_];
@@ -246,12 +354,34 @@ void Drain::add_claim(const TransactionResult& result) {
         row.state = RowState::ready;
         row.bytes = event.payload.size();
         batch.rows.push_back(index);
-        ready_.push_back(index);
+        by_seq_[event.seq] = index;
         rows_in_hand_++;
+        rows_of_bucket_[bucket_of_event(event)]++;
+        let_in(index);
+    }
+    for (std::uint64_t group : result.followed) {
+        groups_.set_followed(group);
     }
     next_batch_++;
     if (!result.durable) {
         give_up_unsent();
+    }
+}
+
+void Drain::let_in(std::size_t index) {
+    const Event& event = *rows_[index].event;
+    if (!event.group.has_value()) {
+        ready_.push_back(index);
+        return;
+    }
+    if (const std::optional<std::size_t> out = groups_.add(*event.group, event.seq, index)) {
+        ready_.push_back(*out);
+    }
+    if (event.leads) {
+        groups_.set_followed(*event.group);
+    }
+    if (groups_.is_held(*event.group)) {
+        put_behind(*event.group);
     }
 }
 
@@ -276,10 +406,7 @@ void Drain::configure(Time now, const DrainSettings& settings) {
         next_settings_.reset();
         return;
     }
-    const bool same_broker = settings.broker_uri == settings_.broker_uri &&
-                             settings.password_file == settings_.password_file &&
-                             settings.heartbeat == settings_.heartbeat;
-    if (same_broker) {
+    if (same_broker(settings, settings_) && settings.ordering == settings_.ordering) {
         next_settings_.reset();
         settings_ = settings;
         look_ = true;
@@ -289,9 +416,55 @@ void Drain::configure(Time now, const DrainSettings& settings) {
         now_settings.broker_uri = settings_.broker_uri;
         now_settings.password_file = settings_.password_file;
         now_settings.heartbeat = settings_.heartbeat;
+        now_settings.ordering = settings_.ordering;
         settings_ = now_settings;
     }
     reconnect_at_ = std::min(reconnect_at_, now);
+    rate_.set_rate(settings_.publish_rate, sharers_);
+    replay_.configure(settings_.ordering, settings_.retry);
+}
+
+void Drain::let_replay(bool may_replay) {
+    if (may_replay_ && !may_replay) {
+        replay_.leave();
+    }
+    may_replay_ = may_replay;
+}
+
+void Drain::share_with(std::size_t drainers) {
+    sharers_ = static_cast<std::int32_t>(std::max<std::size_t>(drainers, 1));
+    rate_.set_rate(settings_.publish_rate, sharers_);
+}
+
+// With nothing in hand, what had to wait for that takes effect. Gives whether the connection is to
+// be left.
+bool Drain::adopt_settings(Time now) {
+    const bool keeps_link = same_broker(*next_settings_, settings_);
+    settings_ = *std::exchange(next_settings_, std::nullopt);
+    replay_.configure(settings_.ordering, settings_.retry);
+    look_ = true;
+    if (keeps_link) {
+        return false;
+    }
+    reconnect_at_ = now;
+    connect_failures_ = 0;
+    return link_ != Link::down;
+}
+
+// What was claimed under suspicion has come to an end without killing anybody.
+void Drain::widen_suspicion() noexcept {
+    suspicion_ *= 2;
+    look_ = true;
+    if (suspicion_ >= suspicion_until_) {
+        suspicion_ = 0;
+        suspicion_until_ = 0;
+    }
+}
+
+void Drain::suspect(std::size_t rows) noexcept {
+    const std::size_t half = std::max<std::size_t>(rows / 2, 1);
+    suspicion_ = suspicion_ == 0 ? half : std::min(suspicion_, half);
+    suspicion_until_ = std::max(suspicion_until_, rows);
 }
 
 void Drain::stop(Time now) {
@@ -314,6 +487,9 @@ DrainerState Drain::state() const {
     if (!settings_.enabled) {
         return DrainerState::disabled;
     }
+    if (settings_.paused) {
+        return DrainerState::paused;
+    }
     if (settings_.broker_uri.empty()) {
         return DrainerState::idle;
     }
@@ -334,12 +510,45 @@ bool Drain::holds(std::string_view token) const {
                        [token](const auto& batch) { return batch.second.token == token; });
 }
 
+bool Drain::carries(std::int64_t seq) const {
+    const auto found = by_seq_.find(seq);
+    if (found == by_seq_.end()) {
+        return false;
+    }
+    const RowState state = rows_[found->second].state;
+    return state == RowState::ready || state == RowState::sent || state == RowState::published;
+}
+
+BucketMask Drain::buckets_in_hand() const noexcept {
+    BucketMask mask = 0;
+    for (int bucket = 0; bucket < BUCKETS; bucket++) {
+        if (rows_of_bucket_[static_cast<std::size_t>(bucket)] > 0) {
+            mask |= mask_of(bucket);
+        }
+    }
+    return mask;
+}
+
+std::optional<std::int64_t> Drain::lowest_in_hand() const {
+    std::optional<std::int64_t> lowest;
+    for (const auto& [id, batch] : batches_) {
+        for (std::size_t index : batch.rows) {
+            const Event& event = *rows_[index].event;
+            if (!event.deferred) {
+                lowest = std::min(lowest.value_or(event.seq), event.seq);
+            }
+        }
+    }
+    return lowest;
+}
+
 std::optional<std::int64_t> Drain::lowest_kept() const {
     std::optional<std::int64_t> lowest;
     for (const auto& [id, batch] : batches_) {
         for (std::size_t index : batch.rows) {
             const Row& row = rows_[index];
-            const bool ends = (row.state == RowState::published || row.state == RowState::failed) &&
+            const bool ends = (row.state == RowState::published || row.state == RowState::failed ||
+                               row.state == RowState::ended || row.state == RowState::deferring) &&
                               !row.set_aside && !plan_.one_by_one;
             if (!row.event->deferred && !ends) {
                 lowest = std::min(lowest.value_or(row.event->seq), row.event->seq);

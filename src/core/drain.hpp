@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -8,11 +9,16 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/backoff.hpp"
+#include "core/buckets.hpp"
 #include "core/drainer_state.hpp"
 #include "core/event.hpp"
+#include "core/group_queues.hpp"
+#include "core/rate_limiter.hpp"
+#include "core/replay_lane.hpp"
 #include "core/settings.hpp"
 #include "core/tag_tracker.hpp"
 #include "core/time.hpp"
@@ -21,11 +27,24 @@ namespace outbox {
 
 using BatchId = std::uint64_t;
 
-/// A charged failure to be written to its row.
+/// A charged failure to be written to its row, which will be tried again.
 struct FailedMark {
     std::int64_t seq = 0;
-    std::string error;  ///< begins with its class: "nack: ...", "rejected: ..."
+    std::string error;  ///< begins with its class: "nack: ...", "unroutable: ..."
     Duration delay{};   ///< until the next attempt
+};
+
+/// The end of a row that was not published.
+struct EndedMark {
+    enum class Outcome : std::uint8_t {
+        dead,      ///< its attempts are used up, the last one of them is charged by this mark
+        rejected,  ///< it can never be sent; nothing was, and nothing is charged
+    };
+    std::int64_t seq = 0;
+    Outcome outcome = Outcome::dead;
+    Uuid id{};
+    std::string code;   ///< short and stable
+    std::string error;  ///< begins with its class
 };
 
 /// What is to be written to the rows of one batch, all of it guarded by the batch's claim token.
@@ -34,6 +53,8 @@ struct BatchMarks {
     std::string token;
     std::vector<std::int64_t> published;
     std::vector<FailedMark> failed;
+    std::vector<EndedMark> ended;
+    std::vector<std::int64_t> deferred;  ///< put behind the failed row of their group, uncharged
     std::vector<std::int64_t> released;
     std::vector<std::int64_t> renewed;
 };
@@ -41,8 +62,13 @@ struct BatchMarks {
 /// One short transaction: marks first, then the claim.
 struct TransactionPlan {
     std::vector<BatchMarks> marks;
-    std::size_t claim = 0;    ///< how many rows to claim at most
-    bool one_by_one = false;  ///< each mark in a transaction of its own, as all together failed
+    /// Rows ended by these marks that were the last of their groups in hand: what waits behind them
+    /// in the deferred lane is to be made due.
+    std::vector<std::int64_t> release_behind;
+    std::string pause;          ///< not empty: the relay is to be paused, with this reason
+    std::size_t claim = 0;      ///< how many rows to claim at most
+    std::size_t suspicion = 0;  ///< not 0: the claim is part of the search for a row that kills
+    bool one_by_one = false;    ///< each mark in a transaction of its own, as all together failed
 };
 
 /// How a transaction of a plan went, when it committed.
@@ -51,6 +77,7 @@ struct TransactionResult {
     std::vector<std::int64_t> untried;    ///< one_by_one: rows left out after several failures
     std::string token;                    ///< of the rows claimed
     std::span<const Event> claimed;       ///< stays valid until finished_batches() names the batch
+    std::vector<std::uint64_t> followed;  ///< groups in hand behind which the claim deferred rows
     bool more = false;                    ///< another claim would probably find rows at once
     std::optional<Duration> next_due;     ///< when the next deferred row comes due
     bool durable = true;  ///< false: the wait for a standby was cancelled, publish nothing
@@ -65,6 +92,7 @@ struct Command {
                      ///< _lost()
         publish,     ///< publish `event`, then sent() or rejected() or connection_lost()
         transact,    ///< run plan(), then transacted() or transaction_failed()
+        replay,      ///< run replay().plan(), then its transacted() or transaction_failed()
         exit,        ///< all is settled
     };
     Kind kind = Kind::wait;
@@ -73,12 +101,24 @@ struct Command {
     const Event* event = nullptr;
 };
 
+/// An event without a group falls into a bucket by its number.
+inline std::size_t bucket_of_event(const Event& event) noexcept {
+    return static_cast<std::size_t>(
+        bucket_of(event.group.value_or(static_cast<std::uint64_t>(event.seq))));
+}
+
 /// The drain cycle as a state machine: it takes what happened and says what to do. It reads no
 /// clock, does no I/O and holds no lock, so a test or a simulation can drive it through any
 /// interleaving.
 ///
-/// A row in hand is ready (claimed, unsent), sent (unconfirmed), then published or failed (to be
-/// marked), or to be released. Outcomes stay in memory until a transaction wrote them.
+/// A row in hand is ready (claimed, unsent), sent (unconfirmed), then published, failed or ended
+/// (to be marked), or to be deferred or released. Outcomes stay in memory until a transaction wrote
+/// them.
+///
+/// Rows of a group go one at a time, in the order of their numbers, each after the ack of the one
+/// before. A row that failed holds its group: what is in hand of it goes to the deferred lane in
+/// the transaction that writes the failure (with stop_the_line: back to the table), so that nothing
+/// of the group can be published before the failed row has had its end.
 class Drain {
   public:
     Drain(const DrainSettings& settings, std::uint64_t seed);
@@ -98,12 +138,17 @@ class Drain {
     void unblocked();
     /// False: not the tag that comes next; the connection must be dropped.
     bool sent(Time now, std::uint64_t tag, std::size_t bytes);
+    /// The broker could not route the message that was sent under this tag; its confirm follows.
+    void returned(std::uint64_t tag, std::string_view why);
     void rejected(Time now, std::string_view code, std::string_view detail);
     /// False: the broker confirmed what was not sent; the connection must be dropped.
     bool confirmed(Time now, std::uint64_t tag, bool multiple, bool ack);
 
     // The database's side.
-    void woken() noexcept { look_ = true; }
+    void woken() noexcept {
+        look_ = true;
+        replay_.woken();
+    }
     /// Between Command::transact and one of these two nothing else may be told to the machine.
     void transacted(Time now, const TransactionResult& result);
     void transaction_failed(Time now);
@@ -112,26 +157,62 @@ class Drain {
     /// The id that the rows of the next claim will get.
     BatchId next_batch() const noexcept { return next_batch_; }
 
+    /// Whether replays are this drainer's business; one drainer of a relay sees to them.
+    void let_replay(bool may_replay);
+    /// The replay of published events, which shares the connection.
+    ReplayLane& replay() noexcept { return replay_; }
+
     // The operator's side.
     void configure(Time now, const DrainSettings& settings);
     /// Settings that cannot work and nothing better known: publish nothing.
     void set_misconfigured(bool misconfigured) noexcept { misconfigured_ = misconfigured; }
     /// Nothing is claimed while held: what dead drainers left must be taken back first.
     void hold_claims(bool held) noexcept { claims_held_ = held; }
+    /// A drainer died with `rows` rows of one claim in hand. One of them may be what killed it:
+    /// they are claimed by half as many, and so on, each claim settled before the next; a claim of
+    /// one row under suspicion whose drainer dies has found it.
+    void suspect(std::size_t rows) noexcept;
+    /// How many drainers share the relay, and so its publish_rate.
+    void share_with(std::size_t drainers);
     void stop(Time now);
 
+    /// What it runs by now; a new ordering takes effect when nothing is in hand.
+    const DrainSettings& settings() const noexcept { return settings_; }
     DrainerState state() const;
     std::size_t in_flight() const noexcept { return tags_.open_count(); }
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
     bool stopping() const noexcept { return stopping_; }
+    /// Whether a message was sent under this tag and is not confirmed.
+    bool is_unconfirmed(std::uint64_t tag) const { return tags_.row_of(tag).has_value(); }
     /// Whether rows of the claim with this token are in hand.
     bool holds(std::string_view token) const;
+    /// Whether the row is in hand and on its way to being published.
+    bool carries(std::int64_t seq) const;
+    /// How many rows of the group are in hand and not confirmed.
+    std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
+    /// Whether rows of the group are in hand.
+    bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
+    /// Whether it could publish now: it is connected, and nothing keeps it from working.
+    bool is_able() const noexcept { return may_publish_at_all(); }
+    /// The buckets of which rows are in hand.
+    BucketMask buckets_in_hand() const noexcept;
+    /// The lowest sequence number of the fresh lane in hand; nullopt when there is none.
+    std::optional<std::int64_t> lowest_in_hand() const;
     /// The lowest sequence number of the fresh lane in hand that the current plan does not bring to
     /// an end; nullopt when there is none.
     std::optional<std::int64_t> lowest_kept() const;
 
   private:
-    enum class RowState : std::uint8_t { free, ready, sent, published, failed, releasing };
+    enum class RowState : std::uint8_t {
+        free,
+        ready,
+        sent,
+        published,
+        failed,
+        ended,
+        deferring,
+        releasing,
+    };
     enum class Link : std::uint8_t { down, connecting, up };
 
     struct Row {
@@ -141,6 +222,10 @@ class Drain {
         Time since{};  ///< when it was sent, or when its outcome came
         std::size_t bytes = 0;
         std::string error;
+        std::string code;  ///< of an ended row
+        EndedMark::Outcome outcome = EndedMark::Outcome::dead;
+        bool returned = false;     ///< the broker could not route it; `error` says why
+        bool holds_group = false;  ///< nothing of its group may go before this outcome is written
         bool renew = false;
         bool set_aside = false;  ///< its mark failed alone; tried again now and then
     };
@@ -151,21 +236,38 @@ class Drain {
     };
 
     bool may_run() const noexcept;
+    bool may_publish_at_all() const noexcept;
     bool is_leaving() const noexcept;
     bool may_claim() const;
     bool may_publish(Time now) const;
+    const Event* next_replayed(Time now) const;
+    bool replay_due(Time now) const;
     bool window_takes(const Row& row) const;
     std::optional<std::string> fault(Time now) const;
     bool wants_disconnect() const;
     void look_after_leases(Time now);
+    void let_in(std::size_t index);
+    void fail(Time now, std::size_t index, std::string_view error_class, std::string error);
+    void hold_group_of(std::size_t index);
+    void advance_group_of(std::size_t index);
+    void put_behind(std::uint64_t group);
+    void give_up(std::size_t index);
+    void give_up_waiting(std::uint64_t group);
+    void release_later(std::size_t index);
     void give_up_unsent();
     void give_up_sent();
     bool transaction_due(Time now);
     void make_plan(Time now, bool claim);
     void plan_rows_set_aside(Time now);
     void add_marks(bool set_aside);
+    bool add_mark(BatchMarks& marks, const Row& row);
+    void plan_followers();
+    std::size_t claim_room() const;
+    std::size_t claim_size() const;
     void take_written(const TransactionResult& result, bool& failed_again);
     void set_aside(std::size_t index);
+    bool adopt_settings(Time now);
+    void widen_suspicion() noexcept;
     void uncount(const Row& row);
     void add_claim(const TransactionResult& result);
     void drop_row(std::size_t index);
@@ -178,6 +280,8 @@ class Drain {
     std::optional<DrainSettings> next_settings_;  ///< take effect when the batch in hand is settled
     Random random_;
 
+    RateLimiter rate_;
+    std::int32_t sharers_ = 1;
     Link link_ = Link::down;
     Time link_since_{};
     bool blocked_ = false;
@@ -194,15 +298,21 @@ class Drain {
 
     std::vector<Row> rows_;
     std::vector<std::size_t> free_rows_;
-    std::deque<std::size_t> ready_;
+    std::deque<std::size_t> ready_;  ///< may be sent now; others wait in groups_
+    GroupQueues groups_;
+    std::unordered_map<std::int64_t, std::size_t> by_seq_;
     std::map<BatchId, Batch> batches_;
     std::vector<BatchId> finished_;
     BatchId next_batch_ = 1;
     TagTracker tags_;
+    ReplayLane replay_;
+    bool may_replay_ = false;
+    bool replaying_ = false;  ///< what is being published is a replay
     std::size_t rows_in_hand_ = 0;
+    std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;
-    std::size_t failed_ = 0;
-    std::size_t releasing_ = 0;
+    std::size_t failed_ = 0;     ///< failed and ended
+    std::size_t releasing_ = 0;  ///< deferring and releasing
     std::size_t to_renew_ = 0;
     std::size_t set_aside_ = 0;  ///< not in the counts above
     Time set_aside_at_{};        ///< when they are tried again
@@ -216,6 +326,8 @@ class Drain {
     /// Halved by each claim that fails, so that a row which nobody can claim is found; doubled by
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
+    std::size_t suspicion_ = 0;        ///< most rows of the next claim; 0: nobody is suspected
+    std::size_t suspicion_until_ = 0;  ///< suspected no more when as many went well at once
     bool look_ = true;
     Time next_look_{};
 };

@@ -26,15 +26,28 @@ bool Drain::may_run() const noexcept {
     return settings_.enabled && !misconfigured_ && !settings_.broker_uri.empty();
 }
 
+bool Drain::may_publish_at_all() const noexcept {
+    return may_run() && !settings_.paused && link_ == Link::up && !stopping_;
+}
+
 // Another broker, or none, is wanted: this one is left as soon as nothing is on its way.
 bool Drain::is_leaving() const noexcept {
     return next_settings_.has_value() || !may_run();
 }
 
 bool Drain::may_claim() const {
-    return may_run() && link_ == Link::up && !blocked_ && !stopping_ && !claims_held_ &&
-           !next_settings_.has_value() &&
-           rows_in_hand_ <= static_cast<std::size_t>(settings_.batch_size);
+    return may_publish_at_all() && !blocked_ && !claims_held_ && !next_settings_.has_value() &&
+           rows_in_hand_ <= (suspicion_ > 0 ? 0 : claim_room());
+}
+
+// A batch; under a publish_rate no more than goes in a second, so that little is leased for long.
+std::size_t Drain::claim_room() const {
+    const auto batch = static_cast<std::size_t>(settings_.batch_size);
+    if (settings_.publish_rate == 0) {
+        return batch;
+    }
+    const std::int32_t share = std::max(settings_.publish_rate / sharers_, 1);
+    return std::min(batch, static_cast<std::size_t>(share));
 }
 
 bool Drain::may_publish(Time now) const {
@@ -43,7 +56,30 @@ bool Drain::may_publish(Time now) const {
     }
     const Row& row = rows_[ready_.front()];
     const Batch& batch = batches_.at(row.batch);
-    return window_takes(row) && now < batch.leased_at + lease_last_publish(settings_);
+    return window_takes(row) && now < batch.leased_at + lease_last_publish(settings_) &&
+           rate_.next(now) <= now;
+}
+
+// Its rate bounds what it takes from the live lanes, so it goes first.
+const Event* Drain::next_replayed(Time now) const {
+    if (!may_replay_ || !may_publish_at_all() || blocked_ || is_leaving() ||
+        tags_.open_count() >= static_cast<std::size_t>(settings_.pipeline_depth)) {
+        return nullptr;
+    }
+    const Event* event = replay_.next(now);
+    const bool fits =
+        event != nullptr && (tags_.open_count() == 0 ||
+                             unconfirmed_bytes_ + event->payload.size() <= send_buffer_bytes_);
+    return fits ? event : nullptr;
+}
+
+bool Drain::replay_due(Time now) const {
+    if (!may_replay_ || claims_held_ || misconfigured_) {
+        return false;
+    }
+    return stopping_
+               ? tags_.open_count() == 0 && replay_.has_unsaved() && replay_.transaction_due(now)
+               : may_run() && replay_.transaction_due(now);
 }
 
 // Unconfirmed bytes stay below what the socket takes without blocking; a message larger than that
@@ -85,8 +121,7 @@ void Drain::look_after_leases(Time now) {
         for (std::size_t index : batch.rows) {
             Row& row = rows_[index];
             if (row.state == RowState::ready) {
-                row.state = RowState::releasing;
-                releasing_++;
+                give_up(index);
                 given_up = true;
             } else if (row.state == RowState::sent && !row.renew) {
                 row.renew = true;
@@ -100,24 +135,65 @@ void Drain::look_after_leases(Time now) {
     }
 }
 
-void Drain::give_up_unsent() {
-    for (std::size_t index : ready_) {
+// A row that is given back takes all of its group with it that is not sent: none may go before it.
+void Drain::give_up(std::size_t index) {
+    release_later(index);
+    const std::optional<std::uint64_t> group = rows_[index].event->group;
+    if (!group.has_value()) {
+        return;
+    }
+    give_up_waiting(*group);
+    for (std::size_t other : ready_) {
+        if (rows_[other].event->group == group) {
+            groups_.take_back(*group);
+            release_later(other);
+        }
+    }
+}
+
+void Drain::give_up_waiting(std::uint64_t group) {
+    for (std::size_t index : groups_.remove_waiting(group)) {
+        release_later(index);
+    }
+}
+
+void Drain::release_later(std::size_t index) {
+    if (rows_[index].state != RowState::releasing) {
         rows_[index].state = RowState::releasing;
         releasing_++;
     }
+}
+
+void Drain::give_up_unsent() {
+    for (std::size_t index : ready_) {
+        release_later(index);
+        if (const std::optional<std::uint64_t> group = rows_[index].event->group) {
+            groups_.take_back(*group);
+        }
+    }
     ready_.clear();
+    for (std::size_t index : groups_.remove_all_waiting()) {
+        release_later(index);
+    }
 }
 
 // Nobody knows whether the broker has these; they are given back uncharged and will be sent again.
 void Drain::give_up_sent() {
     for (std::size_t index : tags_.reset()) {
+        if (ReplayLane::is_ticket(index)) {
+            continue;
+        }
         Row& row = rows_[index];
-        row.state = RowState::releasing;
+        release_later(index);
+        row.returned = false;
         if (row.renew) {
             row.renew = false;
             to_renew_--;
         }
-        releasing_++;
+        if (row.event->group.has_value()) {
+            groups_.take_back(*row.event->group);
+            give_up_waiting(*row.event->group);
+        }
     }
     unconfirmed_bytes_ = 0;
 }
@@ -159,10 +235,17 @@ void Drain::make_plan(Time now, bool claim) {
     planned_at_ = now;
     plan_.one_by_one = transaction_failures_ > 1 && !claim;
     add_marks(false);
-    if (claim) {
-        plan_.claim = std::min(claim_limit_, static_cast<std::size_t>(settings_.batch_size));
+    plan_followers();
+    if (claim && plan_.pause.empty()) {
+        plan_.claim = claim_size();
+        plan_.suspicion = suspicion_;
         look_ = false;
     }
+}
+
+std::size_t Drain::claim_size() const {
+    const std::size_t size = std::min(claim_limit_, claim_room());
+    return suspicion_ > 0 ? std::min(size, suspicion_) : size;
 }
 
 void Drain::plan_rows_set_aside(Time now) {
@@ -170,6 +253,7 @@ void Drain::plan_rows_set_aside(Time now) {
     planned_at_ = now;
     plan_.one_by_one = true;
     add_marks(true);
+    plan_followers();
 }
 
 void Drain::add_marks(bool set_aside) {
@@ -181,25 +265,74 @@ void Drain::add_marks(bool set_aside) {
         const std::size_t planned_before = planned_rows_.size();
         for (std::size_t index : batch.rows) {
             const Row& row = rows_[index];
-            if (row.set_aside != set_aside) {
-                continue;
+            if (row.set_aside == set_aside && add_mark(marks, row)) {
+                planned_rows_.push_back(index);
             }
-            if (row.state == RowState::published) {
-                marks.published.push_back(row.event->seq);
-            } else if (row.state == RowState::failed) {
-                marks.failed.push_back({row.event->seq, row.error,
-                                        settings_.retry.delay(row.event->attempts + 1, random_)});
-            } else if (row.state == RowState::releasing) {
-                marks.released.push_back(row.event->seq);
-            } else if (row.renew) {
-                marks.renewed.push_back(row.event->seq);
-            } else {
-                continue;
-            }
-            planned_rows_.push_back(index);
         }
         if (planned_rows_.size() > planned_before) {
             plan_.marks.push_back(std::move(marks));
+        }
+    }
+}
+
+bool Drain::add_mark(BatchMarks& marks, const Row& row) {
+    const std::int64_t seq = row.event->seq;
+    switch (row.state) {
+        case RowState::published:
+            marks.published.push_back(seq);
+            return true;
+        case RowState::failed:
+            marks.failed.push_back(
+                {seq, row.error, settings_.retry.delay(row.event->attempts + 1, random_)});
+            return true;
+        case RowState::ended:
+            marks.ended.push_back({seq, row.outcome, row.event->id, row.code, row.error});
+            if (settings_.ordering == Ordering::stop_the_line) {
+                plan_.pause =
+                    "event with seq " + std::to_string(seq) + " was not published: " + row.error;
+            }
+            return true;
+        case RowState::deferring:
+            marks.deferred.push_back(seq);
+            return true;
+        case RowState::releasing:
+            marks.released.push_back(seq);
+            return true;
+        case RowState::free:
+        case RowState::ready:
+        case RowState::sent:
+            break;
+    }
+    if (row.renew) {
+        marks.renewed.push_back(seq);
+    }
+    return row.renew;
+}
+
+// What waits behind the rows of a group in the deferred lane follows when all of them have come to
+// their end. One that failed goes on holding it, and one that is given back comes again first.
+void Drain::plan_followers() {
+    struct Ending {
+        std::size_t rows = 0;
+        std::int64_t ended = 0;
+    };
+    std::map<std::uint64_t, Ending> endings;
+    for (std::size_t index : planned_rows_) {
+        const Row& row = rows_[index];
+        if (!row.event->group.has_value() || !groups_.is_followed(*row.event->group)) {
+            continue;
+        }
+        Ending& ending = endings[*row.event->group];
+        if (row.state == RowState::published || row.state == RowState::ended) {
+            ending.ended = row.event->seq;
+            ending.rows++;
+        } else if (row.state == RowState::deferring) {
+            ending.rows++;
+        }
+    }
+    for (const auto& [group, ending] : endings) {
+        if (ending.ended != 0 && ending.rows == groups_.in_hand(group)) {
+            plan_.release_behind.push_back(ending.ended);
         }
     }
 }
@@ -209,9 +342,9 @@ void Drain::uncount(const Row& row) {
         set_aside_--;
     } else if (row.state == RowState::published) {
         published_--;
-    } else if (row.state == RowState::failed) {
+    } else if (row.state == RowState::failed || row.state == RowState::ended) {
         failed_--;
-    } else if (row.state == RowState::releasing) {
+    } else if (row.state == RowState::releasing || row.state == RowState::deferring) {
         releasing_--;
     }
 }
@@ -220,6 +353,14 @@ void Drain::drop_row(std::size_t index) {
     Row& row = rows_[index];
     uncount(row);
     look_ = look_ || row.state == RowState::releasing;
+    by_seq_.erase(row.event->seq);
+    rows_of_bucket_[bucket_of_event(*row.event)]--;
+    if (row.event->group.has_value()) {
+        if (row.holds_group) {
+            groups_.release(*row.event->group);
+        }
+        groups_.forget(*row.event->group);
+    }
     row = Row{};
     free_rows_.push_back(index);
     rows_in_hand_--;
@@ -270,8 +411,14 @@ Command Drain::wait(Time now) const {
     if (set_aside_ > 0) {
         not_after(set_aside_at_);
     }
+    if (link_ == Link::up && !stopping_) {
+        not_after(replay_.wake_at(now));
+    }
     if (oldest_outcome_.has_value()) {
         not_after(*oldest_outcome_ + SETTLE_INTERVAL);
+    }
+    if (!ready_.empty()) {
+        not_after(rate_.next(now));
     }
     for (const auto& [id, batch] : batches_) {
         not_after(batch.leased_at + lease_half(settings_));
@@ -282,7 +429,9 @@ Command Drain::wait(Time now) const {
 // A broker that blocked could not answer meanwhile; but one that is to be left is not waited for
 // longer.
 Time Drain::confirm_deadline() const {
-    const Time since = rows_[tags_.oldest()].since;
+    const std::size_t oldest = tags_.oldest();
+    const Time since =
+        ReplayLane::is_ticket(oldest) ? replay_.sent_at(oldest) : rows_[oldest].since;
     return (is_leaving() ? since : std::max(since, last_blocked_)) + settings_.confirm_timeout;
 }
 

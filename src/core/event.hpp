@@ -66,7 +66,12 @@ struct Event {
     std::int32_t attempts = 0;  ///< charged failures so far
     /// The column whose text has no form in UTF-8, so that the event cannot be sent; empty: none.
     std::string_view unencodable;
-    bool deferred = false;  ///< came from the deferred lane (next_attempt_at is set)
+    std::int64_t replay_job = 0;  ///< the replay that sends this event again; 0: none does
+    bool deferred = false;        ///< came from the deferred lane (next_attempt_at is set)
+    /// Hash of the group whose order it keeps; nullopt: it belongs to none. Two groups with one
+    /// hash wait for each other; they do not lose their order.
+    std::optional<std::uint64_t> group;
+    bool leads = false;  ///< events of its group may wait behind it in the deferred lane
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.

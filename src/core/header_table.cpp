@@ -263,6 +263,9 @@ Outcome add_envelope(const Event& event, Table& out) {
         add(out, reserved("source-position")).value = *event.source_position;
     }
     add_text(out, reserved("causation-id"), event.causation_id);
+    if (event.replay_job != 0) {
+        add(out, reserved("replay")).value = event.replay_job;
+    }
     return std::nullopt;
 }
 

@@ -57,6 +57,13 @@ struct Rejection {
     std::string detail;
 };
 
+/// The longest ordering key: what an index entry has room for.
+inline constexpr std::size_t MAX_KEY_BYTES = 1024;
+
+/// Bytes of properties that a connection takes unless the broker allows less: the largest frame
+/// that is asked for, less its envelope.
+inline constexpr std::size_t USUAL_PROPERTIES_BYTES = 131072 - 8;
+
 /// What the mapping needs beside the event.
 struct MessageRules {
     std::string_view default_exchange;  ///< for rows whose destination is NULL
@@ -69,6 +76,18 @@ struct MessageRules {
 /// the protocol are checked here, before the first byte: a refusal halfway through a message would
 /// leave the stream corrupt.
 std::optional<Rejection> build_message(const Event& event, const MessageRules& rules, Message& out);
+
+/// How large columns are in the database, whose encoding need not be UTF-8.
+struct StoredBytes {
+    std::size_t payload = 0;
+    std::size_t key = 0;
+};
+
+/// What a producer is told of an event: all that build_message would refuse, a key that the table
+/// does not take, and a traceparent that every receiver would ignore. The event's payload is not
+/// read, only its size in `stored`. Cheap for events without JSON columns.
+std::optional<Rejection> check_event(const Event& event, const StoredBytes& stored,
+                                     const MessageRules& rules);
 
 /// Bytes that the table takes on the wire, its length prefix included.
 std::size_t encoded_size(const Table& table);

@@ -42,6 +42,14 @@ bool TagTracker::settle(std::uint64_t tag, bool multiple, std::vector<std::size_
     return true;
 }
 
+std::optional<std::size_t> TagTracker::row_of(std::uint64_t tag) const {
+    if (tag < first_tag_ || tag >= first_tag_ + entries_.size()) {
+        return std::nullopt;
+    }
+    const Entry& entry = entries_[tag - first_tag_];
+    return entry.open ? std::optional(entry.row) : std::nullopt;
+}
+
 std::vector<std::size_t> TagTracker::reset() {
     std::vector<std::size_t> rows;
     for (const Entry& entry : entries_) {

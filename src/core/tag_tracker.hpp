@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 namespace outbox {
@@ -26,6 +27,9 @@ class TagTracker {
     /// Forgets all tags, as a new channel starts again at 1; returns the rows that were open in tag
     /// order.
     std::vector<std::size_t> reset();
+
+    /// The row sent under an open tag; nullopt when the tag is not open.
+    std::optional<std::size_t> row_of(std::uint64_t tag) const;
 
     std::size_t open_count() const noexcept { return open_count_; }
     /// The row of the lowest open tag; only while one is open.

@@ -19,51 +19,23 @@ namespace {
 constexpr std::int64_t UNIX_EPOCH_OFFSET_US =
     (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
-// The column numbers of EVENT_COLUMNS.
-enum Column : int {
-    SEQ = 1,
-    ID,
-    SOURCE,
-    MESSAGE_ID,
-    DESTINATION,
-    EVENT_TYPE,
-    ROUTING_KEY,
-    KEY,
-    PAYLOAD,
-    CONTENT_TYPE,
-    CONTENT_ENCODING,
-    SCHEMA_VERSION,
-    SCHEMA_REFERENCE,
-    ATTRIBUTES,
-    SOURCE_EVENT_ID,
-    SOURCE_POSITION,
-    OCCURRED_AT,
-    CAUSATION_ID,
-    CORRELATION_ID,
-    REPLY_TO,
-    TRACEPARENT,
-    TRACESTATE,
-    PRIORITY,
-    EXPIRATION_MS,
-    ATTEMPTS,
-    DEFERRED,
-};
+using Column = EventValues::Column;
+
+enum class Bytes : std::uint8_t { copied, borrowed };
 
 class Row {
   public:
-    Row(HeapTuple tuple, TupleDesc description) : tuple_(tuple), description_(description) {}
+    Row(const EventValues& values, Bytes bytes) : values_(values), bytes_(bytes) {}
 
     std::optional<Datum> get(Column column) const {
-        bool is_null = false;
-        const Datum value = SPI_getbinval(tuple_, description_, column, &is_null);
-        return is_null ? std::nullopt : std::optional<Datum>(value);
+        return values_.nulls[column] ? std::nullopt : std::optional<Datum>(values_.values[column]);
     }
 
-    const char* name(Column column) const { return SPI_fname(description_, column); }
+    Bytes bytes() const { return bytes_; }
 
   private:
-    HeapTuple tuple_;
-    TupleDesc description_;
+    const EventValues& values_;
+    Bytes bytes_;
 };
 
 std::string_view copy_bytes(const char* bytes, std::size_t length) {
@@ -74,12 +46,13 @@ std::string_view copy_bytes(const char* bytes, std::size_t length) {
 
 // The bytes of a text or bytea. A value that had to be decompressed or fetched lies in our memory
 // already.
-std::string_view stored_bytes(Datum value) {
+std::string_view stored_bytes(Datum value, Bytes wanted) {
     const varlena* stored = PG_DETOAST_DATUM_PACKED(value);
     const char* bytes = VARDATA_ANY(stored);
     const std::size_t length = VARSIZE_ANY_EXHDR(stored);
     const bool is_ours = stored != reinterpret_cast<const varlena*>(DatumGetPointer(value));
-    return is_ours ? std::string_view(bytes, length) : copy_bytes(bytes, length);
+    return is_ours || wanted == Bytes::borrowed ? std::string_view(bytes, length)
+                                                : copy_bytes(bytes, length);
 }
 
 // The conversion from the database's encoding, looked up once.
@@ -91,8 +64,8 @@ Oid conversion_to_utf8() {
     return procedure;
 }
 
-// `text`, which is in our memory, in UTF-8; nullopt when it has no such form. The server's own
-// conversion would raise an error there, and one row would stop all others.
+// `text`, which lives as long as the event, in UTF-8; nullopt when it has no such form. The
+// server's own conversion would raise an error there, and one row would stop all others.
 std::optional<std::string_view> to_utf8(std::string_view text) {
     const int encoding = GetDatabaseEncoding();
     const int length = static_cast<int>(text.size());
@@ -117,24 +90,25 @@ std::optional<std::string_view> to_utf8(std::string_view text) {
                           : std::nullopt;
 }
 
-// Copies a text of the column; notes in the event when it cannot be sent.
-std::string_view copy_utf8(std::string_view text, const Row& row, Column column, Event& event) {
+// A text of the column as it is sent; notes in the event when it cannot be.
+std::string_view in_utf8(std::string_view text, Column column, Event& event) {
     const std::optional<std::string_view> converted = to_utf8(text);
     if (!converted.has_value()) {
-        event.unencodable = row.name(column);
+        event.unencodable = EVENT_COLUMN_NAMES[column];
     }
     return converted.value_or(std::string_view());
 }
 
 std::optional<std::string_view> text_of(const Row& row, Column column, Event& event) {
     const std::optional<Datum> value = row.get(column);
-    return value.has_value() ? std::optional(copy_utf8(stored_bytes(*value), row, column, event))
-                             : std::nullopt;
+    return value.has_value()
+               ? std::optional(in_utf8(stored_bytes(*value, row.bytes()), column, event))
+               : std::nullopt;
 }
 
 std::string_view bytes_of(const Row& row, Column column) {
     const std::optional<Datum> value = row.get(column);
-    return value.has_value() ? stored_bytes(*value) : std::string_view();
+    return value.has_value() ? stored_bytes(*value, row.bytes()) : std::string_view();
 }
 
 // A list of tokens that grows in the current memory context.
@@ -168,7 +142,9 @@ struct JsonText {
     std::string_view of(const JsonbValue& value) const {
         const std::string_view stored(value.val.string.val,
                                       static_cast<std::size_t>(value.val.string.len));
-        return copy_utf8(copy_bytes(stored.data(), stored.size()), row, column, event);
+        return in_utf8(
+            row.bytes() == Bytes::copied ? copy_bytes(stored.data(), stored.size()) : stored,
+            column, event);
     }
 };
 
@@ -255,6 +231,43 @@ std::optional<T> number_of(const Row& row, Column column, Convert convert) {
     return value.has_value() ? std::optional<T>(convert(*value)) : std::nullopt;
 }
 
+void read_identity(const Row& row, Event& event) {
+    if (const std::optional<Datum> seq = row.get(Column::SEQ)) {
+        event.seq = DatumGetInt64(*seq);
+    }
+    if (const std::optional<Datum> id = row.get(Column::ID)) {
+        memcpy(event.id.data(), DatumGetUUIDP(*id)->data, event.id.size());
+    }
+}
+
+void read_envelope(const Row& row, Event& event) {
+    event.source = text_of(row, Column::SOURCE, event).value_or(std::string_view());
+    event.message_id = text_of(row, Column::MESSAGE_ID, event);
+    event.destination = text_of(row, Column::DESTINATION, event);
+    event.event_type = text_of(row, Column::EVENT_TYPE, event);
+    event.routing_key = text_of(row, Column::ROUTING_KEY, event);
+    event.key = text_of(row, Column::KEY, event);
+    event.content_type = text_of(row, Column::CONTENT_TYPE, event);
+    event.content_encoding = text_of(row, Column::CONTENT_ENCODING, event);
+    event.schema_version = number_of<std::int32_t>(row, Column::SCHEMA_VERSION,
+                                                   [](Datum d) { return DatumGetInt32(d); });
+    event.schema_reference = json_of(row, Column::SCHEMA_REFERENCE, event);
+    event.attributes = json_of(row, Column::ATTRIBUTES, event);
+    event.source_event_id = text_of(row, Column::SOURCE_EVENT_ID, event);
+    event.source_position = number_of<std::int64_t>(row, Column::SOURCE_POSITION,
+                                                    [](Datum d) { return DatumGetInt64(d); });
+    event.occurred_at_us = unix_us_of(row, Column::OCCURRED_AT);
+    event.causation_id = text_of(row, Column::CAUSATION_ID, event);
+    event.correlation_id = text_of(row, Column::CORRELATION_ID, event);
+    event.reply_to = text_of(row, Column::REPLY_TO, event);
+    event.traceparent = text_of(row, Column::TRACEPARENT, event);
+    event.tracestate = text_of(row, Column::TRACESTATE, event);
+    event.priority =
+        number_of<std::int16_t>(row, Column::PRIORITY, [](Datum d) { return DatumGetInt16(d); });
+    event.expiration_ms = number_of<std::int64_t>(row, Column::EXPIRATION_MS,
+                                                  [](Datum d) { return DatumGetInt64(d); });
+}
+
 }  // namespace
 
 const char* const EVENT_COLUMNS =
@@ -265,39 +278,51 @@ const char* const EVENT_COLUMNS =
     "(pg_catalog.date_part('epoch', e.expiration) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8, "
     "e.attempts, e.next_attempt_at IS NOT NULL";
 
+// In the order of EventValues::Column.
+const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS] = {
+    "seq",
+    "id",
+    "source",
+    "message_id",
+    "destination",
+    "event_type",
+    "routing_key",
+    "key",
+    "payload",
+    "content_type",
+    "content_encoding",
+    "schema_version",
+    "schema_reference",
+    "attributes",
+    "source_event_id",
+    "source_position",
+    "occurred_at",
+    "causation_id",
+    "correlation_id",
+    "reply_to",
+    "traceparent",
+    "tracestate",
+    "priority",
+    "expiration",
+};
+
+void borrow_event(const EventValues& values, Event& event) {
+    const Row row(values, Bytes::borrowed);
+    read_identity(row, event);
+    read_envelope(row, event);
+}
+
 void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
-    const Row row(tuple, description);
-    event.seq = DatumGetInt64(*row.get(SEQ));
-    const pg_uuid_t* id = DatumGetUUIDP(*row.get(ID));
-    memcpy(event.id.data(), id->data, event.id.size());
-    event.source = text_of(row, SOURCE, event).value_or(std::string_view());
-    event.message_id = text_of(row, MESSAGE_ID, event);
-    event.destination = text_of(row, DESTINATION, event);
-    event.event_type = text_of(row, EVENT_TYPE, event);
-    event.routing_key = text_of(row, ROUTING_KEY, event);
-    event.key = text_of(row, KEY, event);
-    event.payload = bytes_of(row, PAYLOAD);
-    event.content_type = text_of(row, CONTENT_TYPE, event);
-    event.content_encoding = text_of(row, CONTENT_ENCODING, event);
-    event.schema_version =
-        number_of<std::int32_t>(row, SCHEMA_VERSION, [](Datum d) { return DatumGetInt32(d); });
-    event.schema_reference = json_of(row, SCHEMA_REFERENCE, event);
-    event.attributes = json_of(row, ATTRIBUTES, event);
-    event.source_event_id = text_of(row, SOURCE_EVENT_ID, event);
-    event.source_position =
-        number_of<std::int64_t>(row, SOURCE_POSITION, [](Datum d) { return DatumGetInt64(d); });
-    event.occurred_at_us = unix_us_of(row, OCCURRED_AT);
-    event.causation_id = text_of(row, CAUSATION_ID, event);
-    event.correlation_id = text_of(row, CORRELATION_ID, event);
-    event.reply_to = text_of(row, REPLY_TO, event);
-    event.traceparent = text_of(row, TRACEPARENT, event);
-    event.tracestate = text_of(row, TRACESTATE, event);
-    event.priority =
-        number_of<std::int16_t>(row, PRIORITY, [](Datum d) { return DatumGetInt16(d); });
-    event.expiration_ms =
-        number_of<std::int64_t>(row, EXPIRATION_MS, [](Datum d) { return DatumGetInt64(d); });
-    event.attempts = DatumGetInt32(*row.get(ATTEMPTS));
-    event.deferred = DatumGetBool(*row.get(DEFERRED));
+    EventValues found;
+    for (int i = 0; i < EventValues::COUNT; i++) {
+        found.values[i] = SPI_getbinval(tuple, description, i + 1, &found.nulls[i]);
+    }
+    const Row row(found, Bytes::copied);
+    read_identity(row, event);
+    read_envelope(row, event);
+    event.payload = bytes_of(row, Column::PAYLOAD);
+    event.attempts = DatumGetInt32(found.values[Column::ATTEMPTS]);
+    event.deferred = DatumGetBool(found.values[Column::DEFERRED]);
 }
 
 }  // namespace outbox::postgres

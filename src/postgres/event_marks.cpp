@@ -2,10 +2,10 @@
 #include "postgres/event_copy.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
+#include "postgres/storable.hpp"
 
 extern "C" {
 #include "catalog/pg_type.h"
-#include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -39,6 +39,28 @@ Statement mark_failed_statement = {
     " RETURNING e.seq",
     4,
     {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, TEXTOID},
+    nullptr};
+
+// The last attempt of a dead row is charged here; a rejected row was never sent.
+Statement mark_ended_statement = {
+    "UPDATE outbox.event e SET dead_at = pg_catalog.clock_timestamp(), outcome = f.outcome,"
+    " error_code = f.code, last_error = f.error, claimed_at = NULL, claimed_by = NULL,"
+    " next_attempt_at = NULL, attempts = e.attempts OPERATOR(pg_catalog.+)"
+    " CASE WHEN f.outcome OPERATOR(pg_catalog.=) 'dead' THEN 1 ELSE 0 END"
+    " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),"
+    " pg_catalog.unnest($4)) AS f(seq, outcome, code, error)"
+    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED
+    " RETURNING e.seq",
+    5,
+    {INT8ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TEXTOID},
+    nullptr};
+
+Statement put_behind_statement = {
+    "UPDATE outbox.event e SET next_attempt_at = 'infinity', claimed_at = NULL, claimed_by = NULL"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by OPERATOR(pg_catalog.=) "
+    "$2" UNENDED " RETURNING e.seq",
+    2,
+    {INT8ARRAYOID, TEXTOID},
     nullptr};
 
 Statement release_statement = {
@@ -85,35 +107,24 @@ Statement* claim_statement() {
     return &statement;
 }
 
-std::span<const std::int64_t> returned_seqs() {
-    const std::size_t count = row_count();
-    auto* seqs = allocate<std::int64_t>(count);
-    for (std::size_t i = 0; i < count; i++) {
-        seqs[i] = int64_column(i, 1);
-    }
-    SPI_freetuptable(SPI_tuptable);
-    return {seqs, count};
-}
-
 Datum text_value(const char* text) {
     return CStringGetTextDatum(text);
 }
 
-// An error text is UTF-8 at best. What the database cannot hold must not fail the mark, or the row
-// would be sent again and again.
-const char* storable(const char* text) {
-    const int length = static_cast<int>(strlen(text));
-    if (GetDatabaseEncoding() == PG_UTF8 && pg_verify_mbstr(PG_UTF8, text, length, true)) {
-        return text;
+/// A text[] value under construction.
+class TextArray {
+  public:
+    explicit TextArray(std::size_t size) : elements_(allocate<Datum>(size)) {}
+    void add(const char* text) { elements_[count_++] = text_value(text); }
+    Datum value() const {
+        return PointerGetDatum(
+            construct_array(elements_, count_, TEXTOID, -1, false, TYPALIGN_INT));
     }
-    char* ascii = pstrdup(text);
-    for (char* c = ascii; *c != '\0'; c++) {
-        if (IS_HIGHBIT_SET(*c)) {
-            *c = '?';
-        }
-    }
-    return ascii;
-}
+
+  private:
+    Datum* elements_;
+    int count_ = 0;
+};
 
 // Runs a mark that takes the rows and the token.
 std::optional<std::span<const std::int64_t>> mark(Transaction& transaction, Statement& statement,
@@ -136,10 +147,10 @@ int by_seq(const void* a, const void* b) {
 
 }  // namespace
 
-std::optional<std::span<const Event>> claim_rows(Transaction& transaction,
-                                                 std::span<const std::int64_t> seqs,
-                                                 const char* token, MemoryContext memory) {
-    std::span<const Event> claimed;
+std::optional<std::span<Event>> claim_rows(Transaction& transaction,
+                                           std::span<const std::int64_t> seqs, const char* token,
+                                           MemoryContext memory) {
+    std::span<Event> claimed;
     const bool ok = transaction.run([&] {
         execute(*claim_statement(), {bigint_array(seqs), text_value(token)}, Access::write,
                 transaction.snapshot());
@@ -172,22 +183,51 @@ std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transactio
         const int count = static_cast<int>(marks.size());
         auto* seqs = allocate<std::int64_t>(marks.size());
         auto* delays = allocate<Datum>(marks.size());
-        auto* errors = allocate<Datum>(marks.size());
+        TextArray errors(marks.size());
         for (std::size_t i = 0; i < marks.size(); i++) {
             seqs[i] = marks[i].seq;
             delays[i] = Float8GetDatum(static_cast<double>(marks[i].delay.count()));
-            errors[i] = text_value(storable(marks[i].error.c_str()));
+            errors.add(storable(marks[i].error.c_str()));
         }
-        ArrayType* texts = construct_array(errors, count, TEXTOID, -1, false, TYPALIGN_INT);
         ArrayType* delay_ms = construct_array(delays, count, FLOAT8OID, sizeof(float8),
                                               FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
         execute(mark_failed_statement,
-                {bigint_array({seqs, marks.size()}), PointerGetDatum(texts),
-                 PointerGetDatum(delay_ms), text_value(token)},
+                {bigint_array({seqs, marks.size()}), errors.value(), PointerGetDatum(delay_ms),
+                 text_value(token)},
                 Access::write);
         hit = returned_seqs();
     });
     return ok ? std::optional(hit) : std::nullopt;
+}
+
+std::optional<std::span<const std::int64_t>> mark_ended(Transaction& transaction,
+                                                        std::span<const EndedMark> marks,
+                                                        const char* token) {
+    std::span<const std::int64_t> hit;
+    const bool ok = transaction.run([&] {
+        auto* seqs = allocate<std::int64_t>(marks.size());
+        TextArray outcomes(marks.size());
+        TextArray codes(marks.size());
+        TextArray errors(marks.size());
+        for (std::size_t i = 0; i < marks.size(); i++) {
+            seqs[i] = marks[i].seq;
+            outcomes.add(marks[i].outcome == EndedMark::Outcome::dead ? "dead" : "rejected");
+            codes.add(marks[i].code.c_str());
+            errors.add(storable(marks[i].error.c_str()));
+        }
+        execute(mark_ended_statement,
+                {bigint_array({seqs, marks.size()}), outcomes.value(), codes.value(),
+                 errors.value(), text_value(token)},
+                Access::write);
+        hit = returned_seqs();
+    });
+    return ok ? std::optional(hit) : std::nullopt;
+}
+
+std::optional<std::span<const std::int64_t>> put_behind(Transaction& transaction,
+                                                        std::span<const std::int64_t> seqs,
+                                                        const char* token) {
+    return mark(transaction, put_behind_statement, seqs, token);
 }
 
 std::optional<std::span<const std::int64_t>> release_rows(Transaction& transaction,

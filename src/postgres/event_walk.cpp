@@ -1,4 +1,5 @@
 // What a drainer reads of the outbox table, without locking anything.
+#include "postgres/event_sql.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
 
@@ -11,40 +12,76 @@ namespace outbox::postgres {
 
 namespace {
 
-// A row is fresh while it has neither ended nor been deferred.
-#define FRESH "e.published_at IS NULL AND e.dead_at IS NULL AND e.next_attempt_at IS NULL"
+// clang-format off
+// One index probe for a row of the deferred lane that holds the group of `e`. The order names all
+// columns of the index and the bounds are no equalities, so that no other index can give that order,
+// whatever the statistics say.
+#define SAME_SOURCE \
+    "h.source OPERATOR(pg_catalog.>=) e.source AND h.source OPERATOR(pg_catalog.<=) e.source"
+#define SAME_KEY "h.key OPERATOR(pg_catalog.>=) e.key AND h.key OPERATOR(pg_catalog.<=) e.key"
+#define HOLDER(condition, direction) \
+    " LEFT JOIN LATERAL (SELECT h.seq FROM outbox.event h" \
+    " WHERE " PER_KEY " AND " HOLDS("h") " AND " SAME_SOURCE " AND " SAME_KEY " AND " condition \
+    " ORDER BY h.source " direction ", h.key " direction ", h.seq " direction " LIMIT 1) k ON true" \
+    " LEFT JOIN LATERAL (SELECT h.seq FROM outbox.event h" \
+    " WHERE " PER_SOURCE " AND " HOLDS("h") " AND " SAME_SOURCE " AND " condition \
+    " ORDER BY h.source " direction ", h.seq " direction " LIMIT 1) s ON true"
+// For a fresh row the lowest one; for a deferred row the highest one below it.
+#define LOWEST_HOLDER HOLDER(FRESH, "ASC")
+#define HOLDER_BELOW HOLDER("h.seq OPERATOR(pg_catalog.<) e.seq", "DESC")
+
 #define WALKED \
-    "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8"
+    "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8, " \
+    GROUP_HASH ", coalesce(k.seq, s.seq), e.attempts::pg_catalog.int8, e.id"
+// clang-format on
 
 Statement walk_fresh_statement = {
-    "SELECT " WALKED
-    " FROM outbox.event e"
-    " WHERE e.seq OPERATOR(pg_catalog.>) $1 AND e.seq OPERATOR(pg_catalog.<=) $2"
-    " ORDER BY e.seq LIMIT $3",
-    3,
-    {INT8OID, INT8OID, INT8OID, InvalidOid},
+    "SELECT " WALKED " FROM outbox.event e" LOWEST_HOLDER
+    " WHERE e.seq OPERATOR(pg_catalog.>) $2 AND e.seq OPERATOR(pg_catalog.<=) $3"
+    " ORDER BY e.seq LIMIT $4",
+    4,
+    {INT4OID, INT8OID, INT8OID, INT8OID},
     nullptr};
 
 // The gaps come ascending and disjoint, and a lateral join keeps their order, so the limit cuts off
 // the end.
 Statement walk_gaps_statement = {
-    "SELECT w.* FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS g(lo, hi)"
-    " CROSS JOIN LATERAL (SELECT " WALKED
-    " FROM outbox.event e"
+    "SELECT w.* FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) AS g(lo, hi)"
+    " CROSS JOIN LATERAL (SELECT " WALKED " FROM outbox.event e" LOWEST_HOLDER
     " WHERE e.seq OPERATOR(pg_catalog.>=) g.lo AND e.seq OPERATOR(pg_catalog.<=) g.hi"
-    " ORDER BY e.seq) w LIMIT $3",
-    3,
-    {INT8ARRAYOID, INT8ARRAYOID, INT8OID, InvalidOid},
+    " ORDER BY e.seq) w LIMIT $4",
+    4,
+    {INT4OID, INT8ARRAYOID, INT8ARRAYOID, INT8OID},
     nullptr};
+
+// Whether the row's bucket is in the set $3.
+#define IN_BUCKETS                                                                    \
+    "(($3 OPERATOR(pg_catalog.>>) (coalesce(" GROUP_HASH                              \
+    ", e.seq) OPERATOR(pg_catalog.&) 63)::pg_catalog.int4) OPERATOR(pg_catalog.&) 1)" \
+    " OPERATOR(pg_catalog.=) 1"
 
 // Locks what it gives: rows that somebody else has locked must not hide those behind them.
 Statement walk_due_statement = {
-    "SELECT e.seq, false, e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8"
-    " FROM outbox.event e"
+    "SELECT e.seq, false, e.claimed_by, "
+    "pg_catalog.octet_length(e.payload)::pg_catalog.int8, " GROUP_HASH
+    ", coalesce(k.seq, s.seq), e.attempts::pg_catalog.int8, e.id FROM outbox.event e" HOLDER_BELOW
     " WHERE e.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now() AND e.claimed_by IS NULL"
-    " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED",
-    1,
-    {INT8OID, InvalidOid, InvalidOid, InvalidOid},
+    " AND " IN_BUCKETS
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $2 FOR NO KEY UPDATE OF e SKIP LOCKED",
+    3,
+    {INT4OID, INT8OID, INT8OID},
+    nullptr};
+
+// What stop_the_line waits for: the deferred row that is due first, scheduled ones aside.
+Statement halted_statement = {
+    "SELECT h.seq, h.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now(),"
+    " pg_catalog.ceil(pg_catalog.date_part('epoch', h.next_attempt_at OPERATOR(pg_catalog.-)"
+    " pg_catalog.now()) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8"
+    " FROM outbox.event h WHERE " HOLDS("h")
+    " AND h.next_attempt_at OPERATOR(pg_catalog.<) 'infinity'"
+    " ORDER BY h.next_attempt_at, h.seq LIMIT 1",
+    0,
+    {},
     nullptr};
 
 Statement next_due_statement = {
@@ -64,26 +101,28 @@ Statement last_drawn_statement = {"SELECT pg_catalog.pg_sequence_last_value($1)"
 
 #define EXPIRED                                                                        \
     "e.claimed_at IS NULL OR e.claimed_at OPERATOR(pg_catalog.<)"                      \
-    " (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1 OPERATOR(pg_catalog.*)" \
+    " (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($2 OPERATOR(pg_catalog.*)" \
     " '1 millisecond'::pg_catalog.interval))"
 
 // Bounded by the rows walked, not by those found: what is walked may be a backlog of millions.
 Statement inspect_statement = {
-    "SELECT e.seq, e.claimed_by, " EXPIRED ", " FRESH
+    "SELECT e.seq, e.claimed_by, " EXPIRED ", " FRESH ", coalesce(" GROUP_HASH
+    ", e.seq), e.attempts::pg_catalog.int8, e.id"
     " FROM outbox.event e"
-    " WHERE e.seq OPERATOR(pg_catalog.>) $2 AND e.seq OPERATOR(pg_catalog.<=) $3"
-    " ORDER BY e.seq LIMIT $4",
-    4,
-    {FLOAT8OID, INT8OID, INT8OID, INT8OID},
+    " WHERE e.seq OPERATOR(pg_catalog.>) $3 AND e.seq OPERATOR(pg_catalog.<=) $4"
+    " ORDER BY e.seq LIMIT $5",
+    5,
+    {INT4OID, FLOAT8OID, INT8OID, INT8OID, INT8OID},
     nullptr};
 
 Statement held_deferred_statement = {
-    "SELECT e.seq, e.claimed_by, " EXPIRED
-    ", false FROM outbox.event e"
+    "SELECT e.seq, e.claimed_by, " EXPIRED ", false, coalesce(" GROUP_HASH
+    ", e.seq), e.attempts::pg_catalog.int8, e.id"
+    " FROM outbox.event e"
     " WHERE e.claimed_by IS NOT NULL AND e.next_attempt_at IS NOT NULL"
-    " ORDER BY e.next_attempt_at, e.seq LIMIT $2",
-    2,
-    {FLOAT8OID, INT8OID, InvalidOid, InvalidOid},
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $3",
+    3,
+    {INT4OID, FLOAT8OID, INT8OID},
     nullptr};
 
 Statement read_floor_statement = {
@@ -105,7 +144,17 @@ std::span<const WalkedRow> walked_rows() {
     const std::size_t count = row_count();
     auto* rows = allocate<WalkedRow>(count);
     for (std::size_t i = 0; i < count; i++) {
-        rows[i] = {int64_column(i, 1), bool_column(i, 2), text_column(i, 3), int64_column(i, 4)};
+        bool has_no_group = false;
+        const Datum group = column(i, 5, &has_no_group);
+        rows[i] = {int64_column(i, 1),
+                   bool_column(i, 2),
+                   text_column(i, 3),
+                   int64_column(i, 4),
+                   has_no_group ? std::nullopt
+                                : std::optional(static_cast<std::uint64_t>(DatumGetInt64(group))),
+                   int64_column(i, 6),
+                   static_cast<std::int32_t>(int64_column(i, 7)),
+                   uuid_column(i, 8)};
     }
     SPI_freetuptable(SPI_tuptable);
     return {rows, count};
@@ -115,7 +164,13 @@ std::span<const HeldRow> held() {
     const std::size_t count = row_count();
     auto* rows = allocate<HeldRow>(count);
     for (std::size_t i = 0; i < count; i++) {
-        rows[i] = {int64_column(i, 1), text_column(i, 2), bool_column(i, 3), bool_column(i, 4)};
+        rows[i] = {int64_column(i, 1),
+                   text_column(i, 2),
+                   bool_column(i, 3),
+                   bool_column(i, 4),
+                   static_cast<std::uint64_t>(int64_column(i, 5)),
+                   static_cast<std::int32_t>(int64_column(i, 6)),
+                   uuid_column(i, 7)};
     }
     SPI_freetuptable(SPI_tuptable);
     return {rows, count};
@@ -123,6 +178,10 @@ std::span<const HeldRow> held() {
 
 Datum limit_value(std::size_t limit) {
     return Int64GetDatum(static_cast<std::int64_t>(limit));
+}
+
+Datum ordering_value(Ordering ordering) {
+    return Int32GetDatum(static_cast<std::int32_t>(ordering));
 }
 
 Datum ttl_value(Duration lease_ttl) {
@@ -145,19 +204,21 @@ std::optional<std::int64_t> last_drawn(Transaction& transaction, Oid sequence) {
     return ok ? std::optional(last) : std::nullopt;
 }
 
-std::optional<std::span<const WalkedRow>> walk_fresh(Transaction& transaction, std::int64_t cursor,
-                                                     std::int64_t last, std::size_t limit) {
+std::optional<std::span<const WalkedRow>> walk_fresh(Transaction& transaction, Ordering ordering,
+                                                     std::int64_t cursor, std::int64_t last,
+                                                     std::size_t limit) {
     std::span<const WalkedRow> rows;
     const bool ok = transaction.run([&] {
         execute(walk_fresh_statement,
-                {Int64GetDatum(cursor), Int64GetDatum(last), limit_value(limit)}, Access::read,
-                transaction.snapshot());
+                {ordering_value(ordering), Int64GetDatum(cursor), Int64GetDatum(last),
+                 limit_value(limit)},
+                Access::read, transaction.snapshot());
         rows = walked_rows();
     });
     return ok ? std::optional(rows) : std::nullopt;
 }
 
-std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction,
+std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction, Ordering ordering,
                                                     std::span<const Interval> gaps,
                                                     std::size_t limit) {
     std::span<const WalkedRow> rows;
@@ -169,21 +230,36 @@ std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction,
             highs[i] = gaps[i].hi;
         }
         execute(walk_gaps_statement,
-                {bigint_array({lows, gaps.size()}), bigint_array({highs, gaps.size()}),
-                 limit_value(limit)},
+                {ordering_value(ordering), bigint_array({lows, gaps.size()}),
+                 bigint_array({highs, gaps.size()}), limit_value(limit)},
                 Access::read, transaction.snapshot());
         rows = walked_rows();
     });
     return ok ? std::optional(rows) : std::nullopt;
 }
 
-std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, std::size_t limit) {
+std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, Ordering ordering,
+                                                   std::uint64_t buckets, std::size_t limit) {
     std::span<const WalkedRow> rows;
     const bool ok = transaction.run([&] {
-        execute(walk_due_statement, {limit_value(limit)}, Access::write, transaction.snapshot());
+        execute(walk_due_statement,
+                {ordering_value(ordering), limit_value(limit),
+                 Int64GetDatum(static_cast<std::int64_t>(buckets))},
+                Access::write, transaction.snapshot());
         rows = walked_rows();
     });
     return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<HaltedRow> halted_row(Transaction& transaction) {
+    HaltedRow row;
+    const bool ok = transaction.run([&] {
+        execute(halted_statement, {}, Access::read, transaction.snapshot());
+        if (row_count() > 0) {
+            row = {int64_column(0, 1), bool_column(0, 2), Duration{int64_column(0, 3)}};
+        }
+    });
+    return ok ? std::optional(row) : std::nullopt;
 }
 
 std::optional<Duration> next_due(Transaction& transaction) {
@@ -197,25 +273,27 @@ std::optional<Duration> next_due(Transaction& transaction) {
     return ok ? std::optional(due) : std::nullopt;
 }
 
-std::optional<std::span<const HeldRow>> inspect_rows(Transaction& transaction, std::int64_t after,
-                                                     std::int64_t last, std::size_t limit,
-                                                     Duration lease_ttl) {
+std::optional<std::span<const HeldRow>> inspect_rows(Transaction& transaction, Ordering ordering,
+                                                     std::int64_t after, std::int64_t last,
+                                                     std::size_t limit, Duration lease_ttl) {
     std::span<const HeldRow> rows;
     const bool ok = transaction.run([&] {
-        execute(
-            inspect_statement,
-            {ttl_value(lease_ttl), Int64GetDatum(after), Int64GetDatum(last), limit_value(limit)},
-            Access::read);
+        execute(inspect_statement,
+                {ordering_value(ordering), ttl_value(lease_ttl), Int64GetDatum(after),
+                 Int64GetDatum(last), limit_value(limit)},
+                Access::read);
         rows = held();
     });
     return ok ? std::optional(rows) : std::nullopt;
 }
 
 std::optional<std::span<const HeldRow>> held_deferred_rows(Transaction& transaction,
-                                                           std::size_t limit, Duration lease_ttl) {
+                                                           Ordering ordering, std::size_t limit,
+                                                           Duration lease_ttl) {
     std::span<const HeldRow> rows;
     const bool ok = transaction.run([&] {
-        execute(held_deferred_statement, {ttl_value(lease_ttl), limit_value(limit)}, Access::read);
+        execute(held_deferred_statement,
+                {ordering_value(ordering), ttl_value(lease_ttl), limit_value(limit)}, Access::read);
         rows = held();
     });
     return ok ? std::optional(rows) : std::nullopt;

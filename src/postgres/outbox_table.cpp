@@ -24,6 +24,11 @@ Oid owner_of(Oid table) {
     return owner;
 }
 
+void take_role(Oid user, int security_context) {
+    SetUserIdAndSecContext(
+        user, security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+}
+
 }  // namespace
 
 Oid event_table() {
@@ -40,9 +45,15 @@ SavedUser act_as(Oid user) {
     SavedUser saved{};
     GetUserIdAndSecContext(&saved.user, &saved.security_context);
     saved.guc_nest_level = NewGUCNestLevel();
-    SetUserIdAndSecContext(user, saved.security_context | SECURITY_LOCAL_USERID_CHANGE |
-                                     SECURITY_RESTRICTED_OPERATION);
+    take_role(user, saved.security_context);
     return saved;
+}
+
+void take_role_of_owner(Oid table) {
+    Oid user = InvalidOid;
+    int security_context = 0;
+    GetUserIdAndSecContext(&user, &security_context);
+    take_role(owner_of(table), security_context);
 }
 
 SavedUser act_as_owner(Oid table) {

@@ -20,6 +20,9 @@ struct SavedUser {
 SavedUser act_as(Oid user);
 /// The same as the owner of the table.
 SavedUser act_as_owner(Oid table);
+/// Goes on as the owner of the table likewise, until the function's caller, a SECURITY DEFINER
+/// function, ends: that is what undoes it.
+void take_role_of_owner(Oid table);
 /// Goes on as before act_as, with the settings of before too.
 void restore_user(const SavedUser& saved);
 

@@ -8,10 +8,12 @@ namespace outbox::postgres {
 namespace {
 
 // Milliseconds, rounded up so that the shortest time is not none. Centuries are as good as for
-// ever, and their sum with the time of day must not overflow.
-#define MILLISECONDS(column)                                         \
-    "(least(pg_catalog.ceil(pg_catalog.date_part('epoch', r." column \
-    ") OPERATOR(pg_catalog.*) 1000), 1e13))::pg_catalog.int8"
+// ever, and their sum with the time of day must not overflow. (least() alone would make a NULL the
+// limit.)
+#define MILLISECONDS(column)                                                                \
+    "CASE WHEN r." column                                                                   \
+    " IS NOT NULL THEN least(1e13, pg_catalog.ceil(pg_catalog.date_part('epoch', r." column \
+    ") OPERATOR(pg_catalog.*) 1000))::pg_catalog.int8 END"
 
 Statement read_relay_statement = {
     "SELECT r.ordering, r.exchange, r.mandatory, r.batch_size::pg_catalog.int8,"

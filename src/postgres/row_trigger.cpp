@@ -1,17 +1,18 @@
-// The trigger on an outbox table: fills what is NULL, decides whether the row is deferred from the
-// start, and notes that the drainer is to be woken at commit. C with templates: no object here has
-// a destructor.
+// The trigger on an outbox table: refuses what could not be sent, fills what is NULL, decides
+// whether the row is deferred from the start, and notes that the drainer is to be woken at commit.
+// C with templates: no object here has a destructor.
 #include "postgres/prelude.hpp"
+#include "postgres/producer_checks.hpp"
+#include "postgres/producer_locks.hpp"
 #include "postgres/sql_uuid.hpp"
 #include "postgres/wake.hpp"
 
 extern "C" {
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
-#include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -22,8 +23,9 @@ namespace outbox::postgres {
 
 namespace {
 
-/// What the trigger must know of a table, looked up once and dropped when the table or the sequence
-/// changes.
+/// What the trigger must know of a table, looked up once and dropped when the table, the sequence
+/// or a relay that reads the table changes: the trigger on outbox.relay announces that as a change
+/// of the table.
 struct OutboxTable {
     Oid table;  ///< InvalidOid: nothing is known
     Oid sequence;
@@ -35,25 +37,19 @@ struct OutboxTable {
     int claimed_by;
     int published_at;
     int dead_at;
+    EventColumns event;
+    bool serialize;  ///< producers of one key wait for each other
 };
 
 OutboxTable known;
 bool callback_registered = false;
+std::uint32_t changes_seen = 0;
 
 void forget_changed_table(Datum, Oid relation) {
+    changes_seen++;
     if (!OidIsValid(relation) || relation == known.table || relation == known.sequence) {
         known.table = InvalidOid;
     }
-}
-
-int column_of(Relation table, const char* name, Oid type) {
-    int column = SPI_fnumber(RelationGetDescr(table), name);
-    if (column <= 0 || SPI_gettypeid(RelationGetDescr(table), column) != type) {
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
-                        errmsg("outbox table \"%s\" has no column \"%s\" of type %s",
-                               RelationGetRelationName(table), name, format_type_be(type))));
-    }
-    return column;
 }
 
 // Through the schema of the table and the trigger's argument: a producer's search_path plays no
@@ -69,30 +65,41 @@ Oid sequence_of(Relation table, const char* name) {
 }
 
 OutboxTable look_up(Relation table, const char* sequence) {
+    const auto column = [table](const char* name, Oid type) {
+        return find_column(RelationGetDescr(table), RelationGetRelationName(table), name, type);
+    };
     OutboxTable found{};
-    found.seq = column_of(table, "seq", INT8OID);
-    found.id = column_of(table, "id", UUIDOID);
-    found.available_at = column_of(table, "available_at", TIMESTAMPTZOID);
-    found.next_attempt_at = column_of(table, "next_attempt_at", TIMESTAMPTZOID);
-    found.claimed_at = column_of(table, "claimed_at", TIMESTAMPTZOID);
-    found.claimed_by = column_of(table, "claimed_by", TEXTOID);
-    found.published_at = column_of(table, "published_at", TIMESTAMPTZOID);
-    found.dead_at = column_of(table, "dead_at", TIMESTAMPTZOID);
+    found.seq = column("seq", INT8OID);
+    found.id = column("id", UUIDOID);
+    found.available_at = column("available_at", TIMESTAMPTZOID);
+    found.next_attempt_at = column("next_attempt_at", TIMESTAMPTZOID);
+    found.claimed_at = column("claimed_at", TIMESTAMPTZOID);
+    found.claimed_by = column("claimed_by", TEXTOID);
+    found.published_at = column("published_at", TIMESTAMPTZOID);
+    found.dead_at = column("dead_at", TIMESTAMPTZOID);
+    found.event = find_event_columns(RelationGetDescr(table), RelationGetRelationName(table));
     found.sequence = sequence_of(table, sequence);
     found.table = RelationGetRelid(table);
+    found.serialize = producers_are_serialized(found.table);
     return found;
 }
 
-// By value: drawing a number takes a lock, which can bring in the change that empties `known`.
+// By value: drawing a number takes a lock, which can bring in the change that empties `known`. A
+// change that comes in during the look-up may be one that it did not see, so it is not kept then.
 OutboxTable outbox_table(Relation table, const char* sequence) {
-    if (known.table != RelationGetRelid(table)) {
-        if (!callback_registered) {
-            CacheRegisterRelcacheCallback(forget_changed_table, Datum{0});
-            callback_registered = true;
-        }
-        known = look_up(table, sequence);
+    if (known.table == RelationGetRelid(table)) {
+        return known;
     }
-    return known;
+    if (!callback_registered) {
+        CacheRegisterRelcacheCallback(forget_changed_table, Datum{0});
+        callback_registered = true;
+    }
+    const std::uint32_t before = changes_seen;
+    const OutboxTable found = look_up(table, sequence);
+    if (changes_seen == before) {
+        known = found;
+    }
+    return found;
 }
 
 /// The columns that are to get another value than the one they arrived with.
@@ -131,22 +138,36 @@ bool is_null(TupleTableSlot* row, int column) {
     return null;
 }
 
-/// When a new row is due, if it is deferred from the start. That is a row scheduled for later, and
-/// any row that brings its own number: drainers may have gone past that number already.
-OptionalTime due_time(TupleTableSlot* row, const OutboxTable& table) {
-    if (!is_null(row, table.published_at) || !is_null(row, table.dead_at)) {
-        return {false, 0};
-    }
-    OptionalTime available = time_in(row, table.available_at);
-    TimestampTz now = GetCurrentTimestamp();
-    if (is_null(row, table.seq)) {
-        return {available.given && available.time > now, available.time};
-    }
+bool has_ended(TupleTableSlot* row, const OutboxTable& table) {
+    return !is_null(row, table.published_at) || !is_null(row, table.dead_at);
+}
+
+/// When a row that brings its own number is due: drainers may have gone past that number already,
+/// so it is deferred. All rows of a restore are due at the same time, and so taken in their order.
+TimestampTz due_with_number(TupleTableSlot* row, const OutboxTable& table) {
     OptionalTime next = time_in(row, table.next_attempt_at);
     if (next.given) {
-        return next;
+        return next.time;
     }
-    return {true, available.given ? available.time : now};
+    OptionalTime available = time_in(row, table.available_at);
+    TimestampTz now = GetCurrentTransactionStartTimestamp();
+    if (available.given && available.time > now) {
+        return available.time;
+    }
+    // A row that is due at its available_at counts as scheduled, and would not hold its key.
+    return available.given && available.time == now ? now - 1 : now;
+}
+
+/// When a new row is due, if it is deferred from the start.
+OptionalTime due_time(TupleTableSlot* row, const OutboxTable& table) {
+    if (has_ended(row, table)) {
+        return {false, 0};
+    }
+    if (!is_null(row, table.seq)) {
+        return {true, due_with_number(row, table)};
+    }
+    OptionalTime available = time_in(row, table.available_at);
+    return {available.given && available.time > GetCurrentTimestamp(), available.time};
 }
 
 void fill_due_time(TupleTableSlot* row, const OutboxTable& table, Changes& changes) {
@@ -166,6 +187,34 @@ void clear_claim(TupleTableSlot* row, const OutboxTable& table, Changes& changes
         if (!is_null(row, column)) {
             changes.clear(column);
         }
+    }
+}
+
+// Only what producers write: a row that brings its number has been an event already, in the table
+// that it was copied from, and belongs into the copy whatever the limits are today.
+void check_producers_row(TupleTableSlot* row, const OutboxTable& table, Relation relation) {
+    if (!is_null(row, table.seq) || has_ended(row, table)) {
+        return;
+    }
+    slot_getallattrs(row);
+    Verdict verdict;
+    judge_event(table.event, row->tts_values, row->tts_isnull, verdict);
+    if (verdict.refused) {
+        refuse_event(verdict, relation);
+    }
+}
+
+std::string_view text_in(TupleTableSlot* row, int column) {
+    bool null = true;
+    const varlena* value = PG_DETOAST_DATUM_PACKED(slot_getattr(row, column, &null));
+    return {VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)};
+}
+
+void serialize_producers(TupleTableSlot* row, const OutboxTable& table) {
+    const int source = table.event.numbers[EventValues::SOURCE];
+    const int key = table.event.numbers[EventValues::KEY];
+    if (!is_null(row, source) && !is_null(row, key)) {
+        lock_group(table.table, text_in(row, source), text_in(row, key));
     }
 }
 
@@ -189,6 +238,7 @@ HeapTuple fill_row(const TriggerData* trigger) {
     Changes changes;
     pg_uuid_t new_id;
 
+    check_producers_row(row, table, trigger->tg_relation);
     fill_due_time(row, table, changes);
     clear_claim(row, table, changes);
     if (is_null(row, table.id)) {
@@ -196,6 +246,9 @@ HeapTuple fill_row(const TriggerData* trigger) {
         changes.set(table.id, UUIDPGetDatum(&new_id));
     }
     if (is_null(row, table.seq)) {
+        if (table.serialize) {
+            serialize_producers(row, table);
+        }
         // The sequence's lock is what tells drainers that this transaction may still bring this
         // number. Without a check of rights: a producer needs INSERT on the table and nothing else.
         changes.set(table.seq, Int64GetDatum(nextval_internal(table.sequence, false)));

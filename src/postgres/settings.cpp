@@ -504,4 +504,8 @@ bool allow_drop() {
     return drop_allowed;
 }
 
+int max_message_bytes_setting() {
+    return max_message_bytes;
+}
+
 }  // namespace outbox::postgres

@@ -18,5 +18,7 @@ DrainSettings current_settings();
 const char* databases_setting();
 int workers_per_database();
 bool allow_drop();
+/// outbox_drainer.max_message_bytes, also for the producers' side.
+int max_message_bytes_setting();
 
 }  // namespace outbox::postgres

@@ -18,10 +18,12 @@ SharedState* state = nullptr;
 shmem_request_hook_type previous_request_hook = nullptr;
 shmem_startup_hook_type previous_startup_hook = nullptr;
 
-// A drainer is a background worker, so there can never be more of them than max_worker_processes;
-// databases that were looked at and have no extension keep a slot too, hence the room beside.
+// A drainer is a background worker, so there can never be more of them than max_worker_processes.
+// Twice: of databases and of further drainers beside the first, neither of which are to take the
+// other's slots. Databases that were looked at and have no extension keep a slot too, hence the
+// room beside.
 int wanted_slots() {
-    return max_worker_processes + 256;
+    return 2 * max_worker_processes + 256;
 }
 
 Size wanted_size() {
@@ -37,8 +39,26 @@ void request_shared_memory() {
     RequestNamedLWLockTranche(NAME, 1);
 }
 
+void add_counters(DrainerCounters& sum, DrainerCounters& counters) {
+    // Both are of one type, so the counters come in one order.
+    uint64 values[sizeof(DrainerCounters) / sizeof(pg_atomic_uint64)];
+    int count = 0;
+    for_each_counter(counters, [&](pg_atomic_uint64& counter) {
+        values[count++] = pg_atomic_read_u64(&counter);
+    });
+    count = 0;
+    for_each_counter(sum, [&](pg_atomic_uint64& counter) {
+        pg_atomic_fetch_add_u64(&counter, static_cast<int64>(values[count++]));
+    });
+}
+
 void init_counters(DrainerCounters& counters) {
     for_each_counter(counters, [](pg_atomic_uint64& counter) { pg_atomic_init_u64(&counter, 0); });
+}
+
+void init_buckets(SharedBuckets& buckets) {
+    buckets.map = new_bucket_map();
+    pg_atomic_init_u64(&buckets.epoch, buckets.map.epoch);
 }
 
 void init_slot(DrainerSlot& slot) {
@@ -52,6 +72,7 @@ void init_slot(DrainerSlot& slot) {
     pg_atomic_init_u32(&slot.relay_changed, 0);
     pg_atomic_init_u64(&slot.halted_on, 0);
     init_counters(slot.counters);
+    init_buckets(slot.buckets);
 }
 
 void startup_shared_memory() {
@@ -75,19 +96,9 @@ void startup_shared_memory() {
     LWLockRelease(AddinShmemInitLock);
 }
 
-// A process number may be stale by the time its latch is set: that wakes somebody for nothing, and
-// latches are made for spurious wakes.
-void set_latch_of(pg_atomic_uint32& procno) {
-    uint32 number = pg_atomic_read_u32(&procno);
-    if (number != NO_PROC) {
-        SetLatch(&GetPGProcByNumber(number)->procLatch);
-    }
-}
-
 void ask_launcher(DrainerSlot& slot) {
     pg_atomic_write_u32(&slot.start_requested, 1);
-    pg_atomic_write_u32(&state->launcher_wake, 1);
-    set_latch_of(state->launcher_procno);
+    wake_launcher_process();
 }
 
 }  // namespace
@@ -106,10 +117,10 @@ void rename_slot(DrainerSlot& slot, const char* database_name) {
 
 // Others scan the slots without the lock: in_use never goes down and procno never becomes a wrong
 // number.
-void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
+void take_slot(DrainerSlot& slot, Oid database, const char* database_name, int worker) {
     slot.database = InvalidOid;
     init_slot(slot);
-    slot.worker = 0;
+    slot.worker = worker;
     slot.present = false;
     slot.absent = false;
     slot.restart_now = false;
@@ -120,6 +131,7 @@ void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
     slot.pid = 0;
     slot.broker[0] = '\0';
     slot.connected_since = 0;
+    slot.disconnected_since = 0;
     slot.last_error[0] = '\0';
     slot.last_error_at = 0;
     slot.stats_reset = GetCurrentTimestamp();
@@ -127,6 +139,29 @@ void take_slot(DrainerSlot& slot, Oid database, const char* database_name) {
     pg_write_barrier();
     slot.database = database;
     slot.in_use = true;
+}
+
+void free_slot(DrainerSlot& slot) {
+    DrainerSlot* first = slot.worker > 0 ? first_slot(slot.database) : nullptr;
+    if (first != nullptr) {
+        add_counters(first->counters, slot.counters);
+    }
+    slot.database = InvalidOid;
+    slot.running = false;
+}
+
+DrainerSlot* first_slot(Oid database) {
+    for (int i = 0; i < state->slot_count && state->slots[i].in_use; i++) {
+        DrainerSlot& slot = state->slots[i];
+        if (slot.database == database && slot.worker == 0) {
+            return &slot;
+        }
+    }
+    return nullptr;
+}
+
+int most_drainers() {
+    return max_worker_processes;
 }
 
 SharedState* shared_state() {
@@ -171,6 +206,20 @@ void wake_drainers(Oid database, WakeFor what) {
     }
 }
 
+// A process number may be stale by the time its latch is set: that wakes somebody for nothing, and
+// latches are made for spurious wakes.
+void set_latch_of(pg_atomic_uint32& procno) {
+    uint32 number = pg_atomic_read_u32(&procno);
+    if (number != NO_PROC) {
+        SetLatch(&GetPGProcByNumber(number)->procLatch);
+    }
+}
+
+void wake_launcher_process() {
+    pg_atomic_write_u32(&state->launcher_wake, 1);
+    set_latch_of(state->launcher_procno);
+}
+
 void wake_launcher(Oid database) {
     if (state == nullptr) {
         return;
@@ -184,8 +233,7 @@ void wake_launcher(Oid database) {
             pg_atomic_write_u32(&slot.start_requested, 1);
         }
     }
-    pg_atomic_write_u32(&state->launcher_wake, 1);
-    set_latch_of(state->launcher_procno);
+    wake_launcher_process();
 }
 
 }  // namespace outbox::postgres

@@ -8,6 +8,7 @@ extern "C" {
 #include "utils/timestamp.h"
 }
 
+#include "core/buckets.hpp"
 #include "core/drainer_state.hpp"
 
 namespace outbox::postgres {
@@ -52,13 +53,19 @@ void for_each_counter(DrainerCounters& counters, Action action) {
     }
 }
 
-/// What the launcher knows of a database and its drainer. Plain data, no pointers: it lives in
-/// shared memory. Fields that are not atomic are protected by SharedState::lock.
+/// How the drainers of a database share its relay. Protected by SharedState::lock.
+struct SharedBuckets {
+    BucketMap map;
+    pg_atomic_uint64 epoch;  ///< the map's, for a look without the lock
+};
+
+/// What the launcher knows of a database and one of its drainers. Plain data, no pointers: it lives
+/// in shared memory. Fields that are not atomic are protected by SharedState::lock.
 struct DrainerSlot {
     bool in_use;   ///< never cleared, so that a scan can end at the first slot that is not
     Oid database;  ///< InvalidOid: free to be taken by another database
     NameData database_name;
-    int worker;         ///< which of the database's drainers, from 0
+    int worker;         ///< which of the database's drainers; 0 is there as long as any other
     uint64 generation;  ///< counts the starts of drainers in this slot; part of the claim token
 
     // The launcher's view of the process.
@@ -83,11 +90,14 @@ struct DrainerSlot {
     pg_atomic_uint64 halted_on;      ///< seq of the event that stop_the_line waits for; 0: none
     char broker[320];                ///< host:port/vhost; empty: none
     TimestampTz connected_since;     ///< 0: not connected
+    TimestampTz disconnected_since;  ///< 0: connected, or never tried; goes on over restarts
     char last_error[512];
     TimestampTz last_error_at;  ///< 0: never
 
     DrainerCounters counters;
     TimestampTz stats_reset;
+
+    SharedBuckets buckets;  ///< of all the database's drainers; used in the slot of worker 0
 };
 
 inline constexpr uint32 NO_PROC = PG_UINT32_MAX;
@@ -110,12 +120,23 @@ class SlotLock {
     SlotLock& operator=(const SlotLock&) = delete;
 };
 
-/// Gives a slot to a database, with everything in it as new but the count of generations. The
-/// caller holds the lock.
-void take_slot(DrainerSlot& slot, Oid database, const char* database_name);
+/// Gives a slot to a drainer of a database, with everything in it as new but the count of
+/// generations. The caller holds the lock.
+void take_slot(DrainerSlot& slot, Oid database, const char* database_name, int worker);
+
+/// Takes a slot back from its database. What a drainer beside the first has counted goes on in the
+/// first one's counters, so that a database's sums never go back. The caller holds the lock.
+void free_slot(DrainerSlot& slot);
 
 /// Follows a database that was renamed. The caller holds the lock.
 void rename_slot(DrainerSlot& slot, const char* database_name);
+
+/// The slot of the database's worker 0; NULL when it has none. The caller holds the lock, or is the
+/// launcher, which alone gives slots away.
+DrainerSlot* first_slot(Oid database);
+
+/// No more drainers than this can run at once: max_worker_processes.
+int most_drainers();
 
 /// The shared memory, or NULL in a server that has not preloaded the library.
 SharedState* shared_state();
@@ -132,6 +153,10 @@ enum class WakeFor : std::uint8_t {
 /// Wakes the drainers of a database. Atomic stores and SetLatch only, so it is safe in a
 /// transaction callback. Does nothing when not preloaded.
 void wake_drainers(Oid database, WakeFor what);
+/// Wakes the process that has put its number there, if there is one.
+void set_latch_of(pg_atomic_uint32& procno);
+/// Makes the launcher look at everything again. Safe in a transaction callback.
+void wake_launcher_process();
 /// Asks the launcher to look at a database at once, also at one that had no extension so far. Safe
 /// in a transaction callback. Does nothing when not preloaded.
 void wake_launcher(Oid database);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "postgres/bucket_map.hpp"
+
 extern "C" {
 #include "access/xlog.h"
 #include "storage/ipc.h"
@@ -21,14 +23,25 @@ void copy_text(char (&target)[N], std::string_view text) {
     target[length] = '\0';
 }
 
+// The caller holds the lock.
+void set_connected(DrainerSlot& slot, bool connected, TimestampTz now) {
+    slot.connected_since = connected ? now : 0;
+    if (connected) {
+        slot.disconnected_since = 0;
+    } else if (slot.disconnected_since == 0) {
+        slot.disconnected_since = now;
+    }
+}
+
 // Runs at any exit, also one by FATAL: the launcher learns that the process is gone.
 void detach(int, Datum index) {
     SharedState* state = shared_state();
     DrainerSlot& slot = state->slots[DatumGetInt32(index)];
     LWLockAcquire(state->lock, LW_EXCLUSIVE);
     if (slot.pid == MyProcPid) {
+        bury_buckets(slot);
         slot.pid = 0;
-        slot.connected_since = 0;
+        set_connected(slot, false, GetCurrentTimestamp());
         slot.broker[0] = '\0';
         pg_atomic_write_u32(&slot.procno, NO_PROC);
         pg_atomic_write_u32(&slot.in_flight, 0);
@@ -36,10 +49,7 @@ void detach(int, Datum index) {
         pg_atomic_write_u64(&slot.state_since, static_cast<uint64>(GetCurrentTimestamp()));
     }
     LWLockRelease(state->lock);
-    const uint32 launcher = pg_atomic_read_u32(&state->launcher_procno);
-    if (launcher != NO_PROC) {
-        SetLatch(&GetPGProcByNumber(launcher)->procLatch);
-    }
+    set_latch_of(state->launcher_procno);
 }
 
 }  // namespace
@@ -58,12 +68,14 @@ bool Slot::attach(int index, uint64 generation) {
     before_shmem_exit(detach, Int32GetDatum(index));
     const SlotLock lock(LW_EXCLUSIVE);
     DrainerSlot& slot = state->slots[index];
-    if (!OidIsValid(slot.database) || slot.generation != generation || slot.pid != 0) {
+    DrainerSlot* first = OidIsValid(slot.database) ? first_slot(slot.database) : nullptr;
+    if (first == nullptr || slot.generation != generation || slot.pid != 0) {
         return false;
     }
     slot.pid = MyProcPid;
     pg_atomic_write_u32(&slot.procno, own_procno());
     slot_ = &slot;
+    buckets_ = &first->buckets;
     index_ = index;
     set_state(DrainerState::starting);
     return true;
@@ -99,7 +111,7 @@ void Slot::set_broker(std::string_view broker, bool connected) {
     const TimestampTz now = GetCurrentTimestamp();
     const SlotLock lock(LW_EXCLUSIVE);
     copy_text(slot_->broker, broker);
-    slot_->connected_since = connected ? now : 0;
+    set_connected(*slot_, connected, now);
 }
 
 void Slot::set_error(std::string_view error) {
@@ -107,6 +119,13 @@ void Slot::set_error(std::string_view error) {
     const SlotLock lock(LW_EXCLUSIVE);
     copy_text(slot_->last_error, error);
     slot_->last_error_at = now;
+}
+
+void Slot::count_batch_size(std::size_t rows) {
+    const auto* const limit = std::lower_bound(std::begin(BATCH_SIZE_LIMITS),
+                                               std::end(BATCH_SIZE_LIMITS), static_cast<int>(rows));
+    const auto size_class = limit - std::begin(BATCH_SIZE_LIMITS);
+    pg_atomic_fetch_add_u64(&counters().batch_sizes[size_class], 1);
 }
 
 bool Slot::take_wake() {
@@ -125,10 +144,18 @@ void Slot::set_halted_on(std::int64_t seq) {
     pg_atomic_write_u64(&slot_->halted_on, static_cast<uint64>(seq));
 }
 
+// The launcher starts the other drainers of a database once the first has found the extension.
 void Slot::set_present() {
-    const SlotLock lock(LW_EXCLUSIVE);
-    slot_->present = true;
-    slot_->absent = false;
+    bool is_news = false;
+    {
+        const SlotLock lock(LW_EXCLUSIVE);
+        is_news = !slot_->present;
+        slot_->present = true;
+        slot_->absent = false;
+    }
+    if (is_news) {
+        wake_launcher_process();
+    }
 }
 
 void Slot::set_absent() {

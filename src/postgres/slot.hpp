@@ -19,6 +19,10 @@ class Slot {
     Incarnation incarnation() const;
     std::string_view database_name() const;
     Oid database() const { return slot_->database; }
+    /// Which of the database's drainers this one is, from 0.
+    int worker() const { return slot_->worker; }
+    /// How the drainers of the database share its relay.
+    SharedBuckets& buckets() const { return *buckets_; }
 
     void set_state(DrainerState state);
     void set_in_flight(std::size_t count);
@@ -27,6 +31,9 @@ class Slot {
     /// What went wrong last; it stays visible until the next error.
     void set_error(std::string_view error);
     DrainerCounters& counters() const { return slot_->counters; }
+
+    /// Counts a batch in the histogram.
+    void count_batch_size(std::size_t rows);
 
     /// Whether somebody asked to look for rows since the last call.
     bool take_wake();
@@ -49,6 +56,7 @@ class Slot {
 
   private:
     DrainerSlot* slot_ = nullptr;
+    SharedBuckets* buckets_ = nullptr;
     int index_ = 0;
     DrainerState state_ = DrainerState::starting;
 };

@@ -12,7 +12,7 @@ namespace outbox::postgres {
 
 namespace {
 
-constexpr int COLUMNS = 21;
+constexpr int COLUMNS = 30;
 
 /// A row under construction. Raises an error where memory ends, so it must be filled without a
 /// lock.
@@ -38,11 +38,13 @@ struct Row {
 /// What the lock protects of a slot, copied.
 struct SlotCopy {
     bool shown;
+    Oid database_oid;
     NameData database;
     int worker;
     int pid;
     char broker[sizeof(DrainerSlot::broker)];
     TimestampTz connected_since;
+    TimestampTz disconnected_since;
     char last_error[sizeof(DrainerSlot::last_error)];
     TimestampTz last_error_at;
     TimestampTz stats_reset;
@@ -53,12 +55,14 @@ struct SlotCopy {
 void copy_slot(SharedState* state, DrainerSlot& slot, SlotCopy& copy) {
     LWLockAcquire(state->lock, LW_SHARED);
     copy.shown = slot.in_use && OidIsValid(slot.database) && !slot.absent &&
-                 (slot.present || pg_atomic_read_u64(&slot.counters.start_failures) > 0);
+                 (slot.present || slot.last_error[0] != '\0');
+    copy.database_oid = slot.database;
     copy.database = slot.database_name;
     copy.worker = slot.worker;
     copy.pid = slot.pid;
     strlcpy(copy.broker, slot.broker, sizeof(copy.broker));
     copy.connected_since = slot.connected_since;
+    copy.disconnected_since = slot.disconnected_since;
     strlcpy(copy.last_error, slot.last_error, sizeof(copy.last_error));
     copy.last_error_at = slot.last_error_at;
     copy.stats_reset = slot.stats_reset;
@@ -74,19 +78,27 @@ void add_state(Row& row, const SlotCopy& copy, DrainerSlot& slot) {
     row.add_time(since, runs && since != 0);
     row.add_text(copy.broker, runs && copy.broker[0] != '\0');
     row.add_time(copy.connected_since, runs && copy.connected_since != 0);
+    row.add_time(copy.disconnected_since, copy.disconnected_since != 0);
+    row.add_text(copy.last_error, copy.last_error[0] != '\0');
+    row.add_time(copy.last_error_at, copy.last_error_at != 0);
 }
 
+void add_work(Row& row, const SlotCopy& copy, DrainerSlot& slot) {
+    const bool runs = copy.pid != 0;
+    const auto halted_on = static_cast<int64>(pg_atomic_read_u64(&slot.halted_on));
+    row.add(Int32GetDatum(static_cast<int32>(pg_atomic_read_u32(&slot.in_flight))), runs);
+    row.add(Int64GetDatum(halted_on), runs && halted_on != 0);
+}
+
+// In the order of the function's columns.
 void add_counters(Row& row, DrainerCounters& counters) {
-    row.add_counter(counters.claimed);
-    row.add_counter(counters.published);
-    row.add_counter(counters.failed);
-    row.add_counter(counters.released);
-    row.add_counter(counters.expired_leases);
-    row.add_counter(counters.stale_marks);
-    row.add_counter(counters.reconnects);
-    row.add_counter(counters.batches);
-    row.add_counter(counters.bytes);
-    row.add_counter(counters.start_failures);
+    for (pg_atomic_uint64* counter :
+         {&counters.claimed, &counters.published, &counters.failed, &counters.rejected,
+          &counters.dead, &counters.deferred, &counters.held, &counters.released,
+          &counters.expired_leases, &counters.stale_marks, &counters.reconnects, &counters.batches,
+          &counters.bytes, &counters.collected, &counters.replayed, &counters.start_failures}) {
+        row.add_counter(*counter);
+    }
 }
 
 void put_slot(ReturnSetInfo* result, SharedState* state, DrainerSlot& slot) {
@@ -96,12 +108,11 @@ void put_slot(ReturnSetInfo* result, SharedState* state, DrainerSlot& slot) {
         return;
     }
     Row row;
+    row.add(ObjectIdGetDatum(copy.database_oid));
     row.add_text(NameStr(copy.database), true);
     row.add(Int32GetDatum(copy.worker));
     add_state(row, copy, slot);
-    row.add_text(copy.last_error, copy.last_error[0] != '\0');
-    row.add_time(copy.last_error_at, copy.last_error_at != 0);
-    row.add(Int32GetDatum(static_cast<int32>(pg_atomic_read_u32(&slot.in_flight))), copy.pid != 0);
+    add_work(row, copy, slot);
     add_counters(row, slot.counters);
     row.add_time(copy.stats_reset, copy.stats_reset != 0);
     Assert(row.count == COLUMNS);

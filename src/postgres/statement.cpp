@@ -1,9 +1,12 @@
 #include "postgres/statement.hpp"
 
+#include <iterator>
+
 extern "C" {
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/uuid.h"
 }
 
 namespace outbox::postgres {
@@ -19,7 +22,7 @@ void execute(Statement& statement, std::initializer_list<Datum> arguments, Acces
         SPI_keepplan(plan);
         statement.plan = plan;
     }
-    Datum values[4];
+    Datum values[std::size(statement.argument_types)];
     int count = 0;
     for (Datum value : arguments) {
         values[count++] = value;
@@ -52,6 +55,16 @@ bool bool_column(std::size_t row, int number) {
     return !is_null && DatumGetBool(value);
 }
 
+Uuid uuid_column(std::size_t row, int number) {
+    bool is_null = false;
+    const Datum value = column(row, number, &is_null);
+    Uuid id{};
+    if (!is_null) {
+        memcpy(id.data(), DatumGetUUIDP(value)->data, id.size());
+    }
+    return id;
+}
+
 std::string_view text_column(std::size_t row, int number) {
     bool is_null = false;
     const Datum value = column(row, number, &is_null);
@@ -59,6 +72,16 @@ std::string_view text_column(std::size_t row, int number) {
         return {};
     }
     return TextDatumGetCString(value);
+}
+
+std::span<const std::int64_t> returned_seqs() {
+    const std::size_t count = row_count();
+    auto* seqs = allocate<std::int64_t>(count);
+    for (std::size_t i = 0; i < count; i++) {
+        seqs[i] = int64_column(i, 1);
+    }
+    SPI_freetuptable(SPI_tuptable);
+    return {seqs, count};
 }
 
 Datum bigint_array(std::span<const std::int64_t> values) {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "core/event.hpp"
 #include "core/time.hpp"
 #include "postgres/prelude.hpp"
 
@@ -19,7 +20,7 @@ namespace outbox::postgres {
 struct Statement {
     const char* sql;
     int argument_count;
-    Oid argument_types[4];
+    Oid argument_types[5];
     SPIPlanPtr plan;
 };
 
@@ -36,8 +37,12 @@ std::size_t row_count();
 Datum column(std::size_t row, int column, bool* is_null);
 std::int64_t int64_column(std::size_t row, int number);
 bool bool_column(std::size_t row, int number);
+Uuid uuid_column(std::size_t row, int number);
 /// A copy in the current memory context; empty when NULL.
 std::string_view text_column(std::size_t row, int number);
+
+/// The bigint in the first column of each row; frees the rows.
+std::span<const std::int64_t> returned_seqs();
 
 /// A bigint[] value.
 Datum bigint_array(std::span<const std::int64_t> values);

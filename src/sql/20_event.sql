@@ -79,7 +79,7 @@ CREATE FUNCTION outbox.event_before_insert() RETURNS trigger
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'outbox_drainer_event_before_insert';
 COMMENT ON FUNCTION outbox.event_before_insert() IS
-    'Trigger: fills seq and id where they are NULL, defers an event that is not to be sent yet, and wakes the drainer at commit; its argument is the sequence';
+    'Trigger: refuses an event that could not be sent, fills seq and id where they are NULL, defers an event that is not to be sent yet, and wakes the drainer at commit; its argument is the sequence';
 REVOKE ALL ON FUNCTION outbox.event_before_insert() FROM PUBLIC;
 
 -- Triggers fire in the order of their names. This one has to be the last: the number must be drawn after

@@ -43,7 +43,7 @@ COMMENT ON COLUMN outbox.relay.retry_backoff_max IS 'Longest delay after a failu
 COMMENT ON COLUMN outbox.relay.retention IS 'How long published events are kept; 0: for ever';
 COMMENT ON COLUMN outbox.relay.dead_retention IS 'How long events are kept that ended without being published; 0: for ever';
 COMMENT ON COLUMN outbox.relay.publish_rate IS 'Most events published in a second, by all drainers together; 0: no limit';
-COMMENT ON COLUMN outbox.relay.serialize_producers IS 'Whether producers that write the same key wait for each other';
+COMMENT ON COLUMN outbox.relay.serialize_producers IS 'Whether producers that write the same key wait for each other until they commit, for those that lock nothing of their own; two transactions that write keys in different orders can then deadlock, and PostgreSQL ends one of them';
 COMMENT ON COLUMN outbox.relay.on_dead IS 'Function (outbox.event) that is called for each event that ended dead or rejected';
 COMMENT ON COLUMN outbox.relay.paused_at IS 'Since when the relay has been paused; NULL: it is not';
 COMMENT ON COLUMN outbox.relay.paused_by IS 'Who paused it';

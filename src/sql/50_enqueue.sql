@@ -149,6 +149,41 @@ CREATE FUNCTION outbox.enqueue(
         content_encoding
     );
 
+CREATE FUNCTION outbox.enqueue(
+    event_type text,
+    payload json,
+    key text DEFAULT NULL,
+    destination text DEFAULT NULL,
+    routing_key text DEFAULT NULL,
+    attributes jsonb DEFAULT NULL,
+    content_type text DEFAULT NULL,
+    source text DEFAULT NULL,
+    message_id text DEFAULT NULL,
+    id uuid DEFAULT NULL,
+    available_at timestamptz DEFAULT NULL,
+    correlation_id text DEFAULT NULL,
+    causation_id text DEFAULT NULL,
+    traceparent text DEFAULT NULL,
+    tracestate text DEFAULT NULL,
+    reply_to text DEFAULT NULL,
+    priority integer DEFAULT NULL,
+    expiration interval DEFAULT NULL,
+    occurred_at timestamptz DEFAULT NULL,
+    schema_version integer DEFAULT NULL,
+    schema_reference jsonb DEFAULT NULL,
+    source_event_id text DEFAULT NULL,
+    source_position bigint DEFAULT NULL,
+    content_encoding text DEFAULT NULL
+) RETURNS uuid
+    LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN outbox.enqueue(
+        event_type, pg_catalog.convert_to(payload::text, 'UTF8'), key, destination, routing_key,
+        attributes, coalesce(content_type, 'application/json'), source, message_id, id, available_at,
+        correlation_id, causation_id, traceparent, tracestate, reply_to, priority, expiration,
+        occurred_at, schema_version, schema_reference, source_event_id, source_position,
+        content_encoding
+    );
+
 DO $$
 DECLARE
     variant record;
@@ -159,7 +194,8 @@ BEGIN
         JOIN (VALUES
             ('bytea', 'application/octet-stream'),
             ('text', 'application/json where it parses as JSON, else text/plain'),
-            ('jsonb', 'application/json')
+            ('jsonb', 'application/json'),
+            ('json', 'application/json')
         ) AS t (type_name, content_type) ON p.proargtypes[1] = t.type_name::regtype
         WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname = 'enqueue'
     LOOP

@@ -55,15 +55,51 @@ BEGIN ATOMIC
     FROM pg_catalog.pg_sequence AS s
     WHERE s.seqrelid = 'outbox.event_seq'::regclass AND (s.seqincrement < 1 OR s.seqcycle)
     UNION ALL
+    SELECT 'outbox.event', 'index ' || expected.name,
+        'it is missing or not valid: looking for events reads the whole table; ' || coalesce('REINDEX INDEX CONCURRENTLY outbox.' || found.relname, 'create it again as the extension''s script does')
+    FROM (VALUES ('event_due_idx'), ('event_held_key_idx'), ('event_held_source_idx'), ('event_dead_idx')) AS expected (name)
+    LEFT JOIN (
+        pg_catalog.pg_class AS found
+        JOIN pg_catalog.pg_index AS i ON i.indexrelid = found.oid AND i.indrelid = 'outbox.event'::regclass
+    ) ON found.relname = expected.name
+    WHERE i.indisvalid IS NOT TRUE
+    UNION ALL
     SELECT other.oid::regclass::text, 'owner ' || quote_ident(pg_get_userbyid(other.relowner)),
         'outbox.event belongs to another role, as which the drainer works and uses this; give both the same owner'
     FROM pg_catalog.pg_class AS other
     JOIN pg_catalog.pg_class AS e ON e.relowner <> other.relowner
     WHERE e.oid = 'outbox.event'::regclass
-        AND other.oid IN ('outbox.event_seq'::regclass, 'outbox.relay'::regclass, 'outbox.relay_state'::regclass);
+        AND other.oid IN ('outbox.event_seq'::regclass, 'outbox.relay'::regclass, 'outbox.relay_state'::regclass,
+            'outbox.replay_job'::regclass);
 END;
 COMMENT ON FUNCTION outbox.table_problems() IS 'What outbox.settings_check() finds wrong with the outbox table';
 REVOKE ALL ON FUNCTION outbox.table_problems() FROM PUBLIC;
+
+-- What alter_relay would refuse, and came about in another way: the function was dropped, a setting was changed.
+CREATE FUNCTION outbox.relay_problems(OUT name text, OUT value text, OUT problem text) RETURNS SETOF record
+    LANGUAGE sql STABLE PARALLEL RESTRICTED ROWS 1
+BEGIN ATOMIC
+    SELECT 'relay ' || quote_ident(r.name), 'on_dead ' || r.on_dead,
+        'there is no such function: nothing is called for events that end dead or rejected; create it or take it off with outbox.alter_relay'
+    FROM outbox.relay AS r
+    WHERE r.on_dead IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_proc AS p
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE format('%I.%I(outbox.event)', n.nspname, p.proname) = r.on_dead
+            AND p.pronargs = 1 AND p.proargtypes[0] = 'outbox.event'::regtype
+    )
+    UNION ALL
+    SELECT 'relay ' || quote_ident(r.name), format('retry_backoff_initial %s, retry_backoff_max %s', b.initial, b.most),
+        'the first delay is longer than the longest, and one of them is the server''s setting: no drainer can start with these; correct one with outbox.alter_relay'
+    FROM outbox.relay AS r
+    CROSS JOIN LATERAL (
+        SELECT coalesce(r.retry_backoff_initial, current_setting('outbox_drainer.retry_backoff_initial', true)::interval),
+            coalesce(r.retry_backoff_max, current_setting('outbox_drainer.retry_backoff_max', true)::interval)
+    ) AS b (initial, most)
+    WHERE b.initial > b.most AND (r.retry_backoff_initial IS NOT NULL OR r.retry_backoff_max IS NOT NULL);
+END;
+COMMENT ON FUNCTION outbox.relay_problems() IS 'What outbox.settings_check() finds wrong with the settings of relays';
+REVOKE ALL ON FUNCTION outbox.relay_problems() FROM PUBLIC;
 
 -- With the rights of its owner, since file names and superusers' settings are not shown to everybody. The
 -- value of broker_uri is safe to show: the setting itself never holds the password.
@@ -101,6 +137,10 @@ BEGIN ATOMIC
             FROM string_to_table(current_setting('outbox_drainer.databases'), ',') AS listed
         ) AS d
         WHERE d.name <> '' AND d.name NOT IN (SELECT datname FROM pg_catalog.pg_database)
+        UNION ALL
+        SELECT 'outbox_drainer.workers_per_database',
+            'not all of them can start: max_worker_processes is ' || current_setting('max_worker_processes') || ', and the launcher takes one of these'
+        WHERE current_setting('outbox_drainer.workers_per_database', true)::integer >= current_setting('max_worker_processes')::integer
     ),
     setting AS (
         SELECT s.name, current_setting(s.name) AS value, s.source, s.sourcefile, s.sourceline
@@ -115,7 +155,10 @@ BEGIN ATOMIC
         FROM problem AS p
         WHERE p.name NOT IN (SELECT s.name FROM setting AS s)
         UNION ALL
-        SELECT 3, t.name, t.value, NULL, NULL, NULL, t.problem
+        SELECT 3, r.name, r.value, NULL, NULL, NULL, r.problem
+        FROM outbox.relay_problems() AS r
+        UNION ALL
+        SELECT 4, t.name, t.value, NULL, NULL, NULL, t.problem
         FROM outbox.table_problems() AS t
     )
     SELECT f.name, f.value, f.source, f.sourcefile, f.sourceline, f.problem
@@ -123,7 +166,7 @@ BEGIN ATOMIC
     ORDER BY f.part, f.name, f.value;
 END;
 COMMENT ON FUNCTION outbox.settings_check() IS
-    'Each setting with its value, where it came from and what is wrong with it (NULL: nothing); then what is wrong with their combination and with the outbox table';
+    'Each setting with its value, where it came from and what is wrong with it (NULL: nothing); then what is wrong with their combination, with the settings of relays and with the outbox table';
 REVOKE ALL ON FUNCTION outbox.settings_check() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION outbox.settings_check() TO pg_monitor;
 

@@ -85,12 +85,22 @@ void BrokerLink::pump(Time now) {
     }
 }
 
+namespace {
+
+std::string mandatory_key(std::string_view message_id, std::string_view app_id) {
+    return std::string(app_id) + '\0' + std::string(message_id);
+}
+
+}  // namespace
+
 void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
     if (const auto* confirm = std::get_if<amqp::Confirm>(&incoming)) {
         if (!drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack)) {
             close(now, "the broker confirmed delivery tag " + std::to_string(confirm->tag) +
                            ", which is not open");
         }
+    } else if (const auto* returned = std::get_if<amqp::Returned>(&incoming)) {
+        note_returned(*returned);
     } else if (const auto* blocked = std::get_if<amqp::Blocked>(&incoming)) {
         drain_.blocked();
         slot_.set_error("blocked by the broker: " + blocked->reason);
@@ -104,6 +114,29 @@ void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
     }
 }
 
+// The broker says which message came back by what the message itself said, not by its place among
+// others.
+void BrokerLink::note_returned(const amqp::Returned& returned) {
+    const auto found = mandatory_.find(mandatory_key(returned.message_id, returned.app_id));
+    if (found == mandatory_.end()) {
+        postgres::log_warning("outbox_drainer: the broker returned a message that was not sent",
+                              "Its message_id is \"" + returned.message_id + "\".");
+        return;
+    }
+    drain_.returned(found->second, std::to_string(returned.reply_code) + " " + returned.reply_text +
+                                       " (exchange \"" + returned.exchange + "\", routing key \"" +
+                                       returned.routing_key + "\")");
+}
+
+void BrokerLink::remember_mandatory(std::uint64_t tag, const Message& message) {
+    while (!mandatory_order_.empty() && !drain_.is_unconfirmed(mandatory_order_.front()->second)) {
+        mandatory_.erase(mandatory_order_.front());
+        mandatory_order_.pop_front();
+    }
+    mandatory_order_.push_back(mandatory_.emplace(
+        mandatory_key(message.message_id, message.app_id.value_or(std::string_view())), tag));
+}
+
 void BrokerLink::publish(Time now, const Event& event, const DrainSettings& settings) {
     MessageRules rules;
     rules.default_exchange = settings.exchange;
@@ -114,9 +147,11 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         drain_.rejected(now, rejection->code, rejection->detail);
         return;
     }
+    // A replay is for whoever has just subscribed; for the others it went well the first time.
+    const bool mandatory = settings.mandatory && event.replay_job == 0;
     postgres::begin_send(connection_.fd(),
                          SEND_LIMIT + Duration{message.body.size() / SLOW_LINE_BYTES_PER_MS});
-    const std::optional<std::uint64_t> tag = connection_.publish(message);
+    const std::optional<std::uint64_t> tag = connection_.publish(message, mandatory);
     postgres::end_send();
     if (!tag.has_value()) {
         lost(now, connection_.failure());
@@ -126,6 +161,9 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
                      message.body.size() + encoded_size(message.headers) + MESSAGE_OVERHEAD)) {
         close(now, "delivery tag " + std::to_string(*tag) + " is not the next one");
         return;
+    }
+    if (mandatory) {
+        remember_mandatory(*tag, message);
     }
     postgres::add(slot_.counters().bytes, message.body.size());
 }
@@ -137,6 +175,7 @@ void BrokerLink::close(Time now, std::string_view reason) {
     }
     say_goodbye();
     connection_.close();
+    forget_mandatory();
     connecting_ = false;
     was_connected_ = false;
     slot_.set_broker("", false);
@@ -166,6 +205,11 @@ void BrokerLink::say_goodbye() {
     }
 }
 
+void BrokerLink::forget_mandatory() {
+    mandatory_order_.clear();
+    mandatory_.clear();
+}
+
 void BrokerLink::became_ready(Time now) {
     connecting_ = false;
     drain_.connected(now, connection_.send_buffer_bytes());
@@ -190,9 +234,12 @@ void BrokerLink::lost(Time now, amqp::Failure failure) {
     while (const std::optional<amqp::Incoming> last = connection_.poll()) {
         if (const auto* confirm = std::get_if<amqp::Confirm>(&*last)) {
             drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack);
+        } else if (const auto* returned = std::get_if<amqp::Returned>(&*last)) {
+            note_returned(*returned);
         }
     }
     connection_.close();
+    forget_mandatory();
     const bool configuration = failure.failure_class == amqp::FailureClass::configuration;
     const char* what =
         connecting_ ? "could not connect to broker \"" : "lost connection to broker \"";

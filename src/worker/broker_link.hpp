@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +39,9 @@ class BrokerLink {
     void became_ready(Time now);
     void say_goodbye();
     void handle(Time now, const amqp::Incoming& incoming);
+    void note_returned(const amqp::Returned& returned);
+    void remember_mandatory(std::uint64_t tag, const Message& message);
+    void forget_mandatory();
 
     Drain& drain_;
     postgres::Slot& slot_;
@@ -46,6 +51,11 @@ class BrokerLink {
     bool was_connected_ = false;
     std::string reported_failure_;  ///< logged last; the same again is not logged
     std::uint64_t failures_ = 0;    ///< since the last connection
+
+    /// Unconfirmed mandatory messages by app_id and message_id, with their delivery tags.
+    using Mandatory = std::multimap<std::string, std::uint64_t>;
+    Mandatory mandatory_;
+    std::deque<Mandatory::iterator> mandatory_order_;  ///< in the order of their tags
 };
 
 }  // namespace outbox::worker

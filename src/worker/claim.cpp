@@ -1,9 +1,10 @@
 // The claim: one pass over the fresh lane and what is due of the deferred one, under one snapshot,
-// in the order that core/fresh_lane.hpp prescribes.
+// in the order that core/fresh_lane.hpp prescribes. What may go before what is decided by
+// core/claim_order.hpp.
 #include "worker/claim.hpp"
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "postgres/log.hpp"
 #include "postgres/wait.hpp"
@@ -14,8 +15,14 @@ namespace outbox::worker {
 
 namespace {
 
+using Verdict = ClaimOrder::Verdict;
+
 bool is_free(const postgres::WalkedRow& row) {
     return row.fresh && row.claimed_by.empty();
+}
+
+Candidate candidate(const postgres::WalkedRow& row) {
+    return {row.seq, row.group, row.holder, row.payload_bytes};
 }
 
 // Not a full disk, a lock, a cancel or a shutdown, which say nothing of the row.
@@ -32,6 +39,10 @@ bool may_lie_in_the_row(const postgres::PgError& error) {
     }
 }
 
+bool has_room(Verdict verdict) {
+    return verdict != Verdict::full && verdict != Verdict::stop;
+}
+
 bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
     const auto found = std::lower_bound(
         claimed.begin(), claimed.end(), seq,
@@ -41,25 +52,6 @@ bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
 
 }  // namespace
 
-// Wants the takeable rows from the front of a walk while there is room for them; gives how many
-// rows of the walk that covers.
-template <class Takeable>
-std::size_t Drainer::Claim::take(std::span<const postgres::WalkedRow> rows, Takeable takeable) {
-    std::size_t covered = 0;
-    for (const postgres::WalkedRow& row : rows) {
-        if (takeable(row)) {
-            const bool too_big = !wanted.empty() && bytes + row.payload_bytes > max_bytes;
-            if (wanted.size() == room || too_big) {
-                break;
-            }
-            wanted.push_back(row.seq);
-            bytes += row.payload_bytes;
-        }
-        covered++;
-    }
-    return covered;
-}
-
 bool Drainer::claim(postgres::Transaction& transaction, Claim& claim) {
     claim.lane.begin_pass();
     if (!note_ended_writers(transaction, claim.lane, FreshLane::Moment::before_snapshot) ||
@@ -67,19 +59,9 @@ bool Drainer::claim(postgres::Transaction& transaction, Claim& claim) {
         !note_ended_writers(transaction, claim.lane, FreshLane::Moment::after_snapshot)) {
         return false;
     }
-    if (!walk(transaction, claim)) {
-        return false;
-    }
-    retry_unclaimable(claim);
-    if (!claim.wanted.empty()) {
-        const auto events = postgres::claim_rows(transaction, claim.wanted, claim.token.c_str(),
-                                                 claim.memory.context());
-        if (!events.has_value()) {
-            return false;
-        }
-        claim.events = *events;
-    }
-    return report_to_lane(transaction, claim);
+    return walk(transaction, claim) && take_wanted(transaction, claim) &&
+           defer_others(transaction, claim) && report_to_lane(transaction, claim) &&
+           find_next_due(transaction, claim);
 }
 
 bool Drainer::note_ended_writers(postgres::Transaction& transaction, FreshLane& lane,
@@ -96,11 +78,17 @@ bool Drainer::note_ended_writers(postgres::Transaction& transaction, FreshLane& 
     return true;
 }
 
-// Reads what this pass may take: due rows of the deferred lane, at most half of the room, then what
-// appeared in gaps, then fresh rows. Fresh rows are only read when the gaps were read to their end.
+// Reads what this pass may take: what appeared in gaps, due rows of the deferred lane, at most half
+// of the room, then fresh rows. Fresh rows are only read when the gaps were read to their end.
 bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
+    if (ordering() == Ordering::stop_the_line && !look_whether_halted(transaction, claim)) {
+        return false;
+    }
+    if (claim.halted_for.has_value()) {
+        return true;
+    }
     const std::size_t half = std::max<std::size_t>(claim.room / 2, 1);
-    const auto due = postgres::walk_due(transaction, half);
+    const auto due = postgres::walk_due(transaction, ordering(), buckets_, half);
     // The sequence after the snapshot: whatever the snapshot shows was drawn by then. A row above
     // the last number brought its own and lies in the deferred lane; the cursor must not follow it.
     const auto last =
@@ -113,51 +101,141 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         claim.lane.begin_pass();
         claim.sequence_moved = true;
     }
-    const std::size_t taken = claim.take(
-        *due, [this](const postgres::WalkedRow& row) { return !unclaimable_.contains(row.seq); });
-    claim.more = due->size() == half || taken < due->size();
-    if (!walk_gaps(transaction, claim)) {
-        return false;
-    }
-    if (!claim.complete || claim.wanted.size() == claim.room) {
-        claim.more = true;
+    claim.due = *due;
+    claim.more = due->size() == half;
+    if (claim.halted_on != 0) {
+        take_due(claim);
         return true;
     }
-    const auto rows = postgres::walk_fresh(transaction, claim.lane.cursor(), *last, claim.room);
-    const auto alive =
-        rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
-    if (!alive.has_value()) {
+    if (!read_gaps(transaction, claim)) {
         return false;
     }
-    claim.fresh = alive->first(claim.take(
-        *alive, [&](const postgres::WalkedRow& row) { return may_be_claimed(row, claim); }));
-    claim.more = claim.more || rows->size() == claim.room || claim.fresh.size() < rows->size();
+    claim.lane_read = true;
+    take_from_gaps(claim, std::min(due->size(), half));
+    take_due(claim);
+    if (!claim.complete || claim.order.is_full()) {
+        claim.more = true;
+    } else if (!walk_ahead(transaction, claim, *last)) {
+        return false;
+    }
+    retry_unclaimable(claim);
     return true;
 }
 
-bool Drainer::walk_gaps(postgres::Transaction& transaction, Claim& claim) {
+// With stop_the_line a row that failed, or was requeued, goes alone, and all else waits for it.
+bool Drainer::look_whether_halted(postgres::Transaction& transaction, Claim& claim) {
+    const auto halted = postgres::halted_row(transaction);
+    if (!halted.has_value()) {
+        return false;
+    }
+    claim.halted_on = halted->seq;
+    if (halted->seq != 0 && !halted->due) {
+        claim.halted_for = halted->due_in;
+    }
+    return true;
+}
+
+bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
     const std::vector<Interval> gaps = claim.lane.gaps_to_scan();
     if (gaps.empty()) {
         return true;
     }
     const std::size_t limit = claim.room + claim.lane.hole_count();
-    const auto rows = postgres::walk_gaps(transaction, gaps, limit);
+    const auto rows = postgres::walk_gaps(transaction, ordering(), gaps, limit);
     const auto alive =
         rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
     if (!alive.has_value()) {
         return false;
     }
-    const std::size_t covered = claim.take(
-        *alive, [&](const postgres::WalkedRow& row) { return may_be_claimed(row, claim); });
-    claim.in_gaps = alive->first(covered);
-    claim.complete = covered == rows->size() && rows->size() < limit;
+    claim.in_gaps = *alive;
+    claim.complete = rows->size() < limit && alive->size() == rows->size();
     return true;
 }
 
-// Rows that somebody else held when the last pass looked get half of the room at most, so that
-// however many an operator has locked, others are still reached.
+// What cannot be taken stops its group before anything else is taken.
+void Drainer::take_from_gaps(Claim& claim, std::size_t room_for_due) {
+    std::vector<bool> takeable;
+    takeable.reserve(claim.in_gaps.size());
+    for (const postgres::WalkedRow& row : claim.in_gaps) {
+        takeable.push_back(may_be_claimed(row, claim));
+        if (!takeable.back() && stands_in_the_way(row)) {
+            claim.order.block(candidate(row));
+        }
+    }
+    for (const postgres::WalkedRow& row : claim.due) {
+        if (unclaimable_.contains(row.seq)) {
+            claim.order.block(candidate(row));
+        }
+    }
+    claim.order.limit_rows(claim.room - room_for_due);
+    std::size_t covered = 0;
+    for (const postgres::WalkedRow& row : claim.in_gaps) {
+        if (takeable[covered] && !has_room(claim.order.judge_fresh(candidate(row)))) {
+            break;
+        }
+        covered++;
+    }
+    for (const postgres::WalkedRow& row : claim.in_gaps.subspan(covered)) {
+        if (stands_in_the_way(row)) {
+            claim.order.block(candidate(row));
+        }
+    }
+    claim.complete = claim.complete && covered == claim.in_gaps.size();
+    claim.in_gaps = claim.in_gaps.first(covered);
+    claim.order.limit_rows(claim.room);
+}
+
+void Drainer::take_due(Claim& claim) {
+    for (const postgres::WalkedRow& row : claim.due) {
+        if (!unclaimable_.contains(row.seq) && !has_room(claim.order.judge_due(candidate(row)))) {
+            claim.more = true;
+            return;
+        }
+    }
+}
+
+bool Drainer::walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last) {
+    // Each drainer walks all rows, whoever's they are.
+    const std::size_t limit = claim.room * drainers_sharing_;
+    const auto rows =
+        postgres::walk_fresh(transaction, ordering(), claim.lane.cursor(), last, limit);
+    const auto alive =
+        rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
+    if (!alive.has_value()) {
+        return false;
+    }
+    std::size_t covered = 0;
+    for (const postgres::WalkedRow& row : *alive) {
+        if (may_be_claimed(row, claim)) {
+            if (!has_room(claim.order.judge_fresh(candidate(row)))) {
+                break;
+            }
+        } else if (stands_in_the_way(row)) {
+            claim.order.block(candidate(row));
+        }
+        covered++;
+    }
+    claim.fresh = alive->first(covered);
+    claim.more = claim.more || rows->size() == limit || covered < rows->size();
+    return true;
+}
+
+bool Drainer::owns(std::uint64_t bucket_hash) const {
+    return ((buckets_ >> (bucket_hash & 63U)) & 1U) != 0;
+}
+
+bool Drainer::is_ours(const postgres::WalkedRow& row) const {
+    return owns(row.group.value_or(static_cast<std::uint64_t>(row.seq)));
+}
+
+// A fresh row of ours, in whoever's hand or lock it is, but not in ours.
+bool Drainer::stands_in_the_way(const postgres::WalkedRow& row) const {
+    return is_ours(row) && row.fresh && !drain_.holds(row.claimed_by);
+}
+
+// Rows that somebody else had locked are tried again each time, but must not take all the room.
 bool Drainer::may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const {
-    if (!is_free(row) || unclaimable_.contains(row.seq)) {
+    if (!is_ours(row) || !is_free(row) || unclaimable_.contains(row.seq)) {
         return false;
     }
     if (!claim.lane.was_passed_over(row.seq)) {
@@ -171,21 +249,22 @@ bool Drainer::may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const
 // have to wait for that, or they would go first.
 std::optional<std::span<const postgres::WalkedRow>> Drainer::before_dead_claims(
     postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows, Claim& claim) {
-    const auto first_dead = std::find_if(rows.begin(), rows.end(), [this](const auto& row) {
-        return row.fresh && !row.claimed_by.empty() && is_dead(row.claimed_by);
-    });
-    std::map<std::string, std::vector<std::int64_t>> by_token;
+    const auto is_dead_claim = [this](const postgres::WalkedRow& row) {
+        return row.fresh && !row.claimed_by.empty() && is_ours(row) && is_dead(row.claimed_by);
+    };
+    const auto first_dead = std::find_if(rows.begin(), rows.end(), is_dead_claim);
+    std::vector<postgres::HeldRow> dead;
     for (auto row = first_dead; row != rows.end(); ++row) {
-        if (row->fresh && !row->claimed_by.empty() && is_dead(row->claimed_by)) {
-            by_token[std::string(row->claimed_by)].push_back(row->seq);
+        if (is_dead_claim(*row)) {
+            dead.push_back({row->seq, row->claimed_by, false, true, 0, row->attempts, row->id});
         }
     }
-    for (const auto& [token, seqs] : by_token) {
-        const auto hit = postgres::release_rows(transaction, seqs, token.c_str());
-        if (!hit.has_value()) {
+    if (!dead.empty()) {
+        std::vector<std::int64_t> released;
+        if (!take_back(transaction, dead, released)) {
             return std::nullopt;
         }
-        claim.taken_back += hit->size();
+        claim.taken_back += released.size();
     }
     return rows.first(static_cast<std::size_t>(first_dead - rows.begin()));
 }
@@ -193,26 +272,115 @@ std::optional<std::span<const postgres::WalkedRow>> Drainer::before_dead_claims(
 // Now and then, when there is nothing else to do: perhaps a row that could not be claimed can be
 // now.
 void Drainer::retry_unclaimable(Claim& claim) {
+    if (unclaimable_.empty() || !claim.order.wanted().empty()) {
+        return;
+    }
     const Time now = postgres::monotonic_now();
-    for (auto& [seq, retry_at] : unclaimable_) {
-        if (claim.wanted.empty() && now >= retry_at) {
-            claim.wanted.push_back(seq);
+    for (const std::span<const postgres::WalkedRow> rows :
+         {claim.due, claim.in_gaps, claim.fresh}) {
+        for (const postgres::WalkedRow& row : rows) {
+            const auto entry = unclaimable_.find(row.seq);
+            if (entry != unclaimable_.end() && now >= entry->second && row.claimed_by.empty()) {
+                claim.order.take_alone(candidate(row));
+                return;
+            }
         }
     }
+}
+
+// Claims what is wanted. A row that somebody has locked is not had, and then the later ones of its
+// group are not kept either.
+bool Drainer::take_wanted(postgres::Transaction& transaction, Claim& claim) {
+    if (claim.order.wanted().empty()) {
+        return true;
+    }
+    const auto events = postgres::claim_rows(transaction, claim.order.wanted(), claim.token.c_str(),
+                                             claim.memory.context());
+    if (!events.has_value()) {
+        return false;
+    }
+    claim.events = *events;
+    std::vector<std::int64_t> seqs;
+    seqs.reserve(events->size());
+    for (Event& event : claim.events) {
+        event.group = claim.order.group_of(event.seq);
+        event.leads = claim.order.leads(event.seq);
+        seqs.push_back(event.seq);
+    }
+    const std::vector<std::int64_t> behind = claim.order.behind_locked(seqs);
+    return behind.empty() || leave_behind(transaction, claim, behind);
+}
+
+bool Drainer::leave_behind(postgres::Transaction& transaction, Claim& claim,
+                           const std::vector<std::int64_t>& behind) {
+    const bool whole_line = ordering() == Ordering::stop_the_line;
+    const auto hit = whole_line ? postgres::release_rows(transaction, behind, claim.token.c_str())
+                                : postgres::put_behind(transaction, behind, claim.token.c_str());
+    if (!hit.has_value()) {
+        return false;
+    }
+    if (!whole_line) {
+        claim.deferred.insert(claim.deferred.end(), behind.begin(), behind.end());
+    }
+    const auto kept = std::remove_if(claim.events.begin(), claim.events.end(), [&](const Event& e) {
+        return std::binary_search(behind.begin(), behind.end(), e.seq);
+    });
+    claim.events = claim.events.first(static_cast<std::size_t>(kept - claim.events.begin()));
+    return true;
+}
+
+// Puts into the deferred lane what has to wait for others of its group. What they wait for must not
+// end meanwhile: then nobody would call them.
+bool Drainer::defer_others(postgres::Transaction& transaction, Claim& claim) {
+    if (claim.order.deferrals().empty()) {
+        return true;
+    }
+    std::set<std::int64_t> holders;
+    for (const ClaimOrder::Deferral& deferral : claim.order.deferrals()) {
+        if (deferral.behind != 0) {
+            holders.insert(deferral.behind);
+        }
+    }
+    std::span<const std::int64_t> standing;
+    if (!holders.empty()) {
+        const auto locked = postgres::lock_holders(
+            transaction, std::vector<std::int64_t>(holders.begin(), holders.end()));
+        if (!locked.has_value()) {
+            return false;
+        }
+        standing = *locked;
+    }
+    std::vector<std::int64_t> seqs;
+    for (const ClaimOrder::Deferral& deferral : claim.order.deferrals()) {
+        if (deferral.behind == 0 ||
+            std::binary_search(standing.begin(), standing.end(), deferral.behind)) {
+            seqs.push_back(deferral.seq);
+        }
+    }
+    const auto hit = postgres::defer_rows(transaction, seqs);
+    if (!hit.has_value()) {
+        return false;
+    }
+    claim.deferred.insert(claim.deferred.end(), hit->begin(), hit->end());
+    std::sort(claim.deferred.begin(), claim.deferred.end());
+    return true;
 }
 
 // Whether it was the fault of one row. A row that alone makes the claim fail (a trigger or a
 // constraint refuses the change) is left out from then on.
 bool Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& error) {
-    if (claim.wanted.size() != 1 || !may_lie_in_the_row(error) ||
+    const std::vector<std::int64_t>& wanted = claim.order.wanted();
+    const std::vector<ClaimOrder::Deferral>& deferrals = claim.order.deferrals();
+    if (wanted.size() + deferrals.size() != 1 || !may_lie_in_the_row(error) ||
         unclaimable_.size() >= MOST_UNCLAIMABLE) {
         return false;
     }
-    const bool is_news = !unclaimable_.contains(claim.wanted.front());
-    unclaimable_[claim.wanted.front()] = postgres::monotonic_now() + UNCLAIMABLE_RETRY;
+    const std::int64_t seq = wanted.empty() ? deferrals.front().seq : wanted.front();
+    const bool is_news = !unclaimable_.contains(seq);
+    unclaimable_[seq] = postgres::monotonic_now() + UNCLAIMABLE_RETRY;
     if (is_news) {
         const std::string problem =
-            "event with seq " + std::to_string(claim.wanted.front()) + " cannot be claimed: ";
+            "event with seq " + std::to_string(seq) + " cannot be claimed: ";
         slot_.set_error(problem + error.message);
         postgres::log_warning("outbox_drainer: " + problem + error.message, error.detail,
                               "It is left out and tried again every minute; other events go on.");
@@ -221,6 +389,9 @@ bool Drainer::note_failed_claim(const Claim& claim, const postgres::PgError& err
 }
 
 bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {
+    if (!claim.lane_read) {
+        return true;
+    }
     const auto seen = [&](std::span<const postgres::WalkedRow> rows) {
         std::vector<SeenRow> result;
         result.reserve(rows.size());
@@ -237,9 +408,18 @@ bool Drainer::report_to_lane(postgres::Transaction& transaction, Claim& claim) {
         }
         claim.lane.advanced(seen(claim.fresh), writers);
     }
-    // Without progress there is nothing to be gained from looking again at once: what stands in the
-    // way is somebody else's, and ends without waking us.
-    const bool progress = !claim.events.empty() || !claim.fresh.empty() || claim.taken_back > 0;
+    return true;
+}
+
+// When to look again. Without progress there is nothing to be gained from doing so at once: what
+// stands in the way is somebody else's, and ends without waking us.
+bool Drainer::find_next_due(postgres::Transaction& transaction, Claim& claim) {
+    if (claim.halted_for.has_value()) {
+        claim.next_due = claim.halted_for;
+        return true;
+    }
+    const bool progress = !claim.events.empty() || !claim.fresh.empty() ||
+                          !claim.deferred.empty() || claim.taken_back > 0;
     const bool wants_more = claim.more || claim.lane.wants_pass();
     claim.more = progress && wants_more;
     if (claim.more) {
@@ -262,7 +442,8 @@ SeenRow::Fate Drainer::fate_of(const postgres::WalkedRow& row, const Claim& clai
     if (was_claimed(claim.events, row.seq)) {
         return SeenRow::Fate::claimed;
     }
-    if (!row.fresh || drain_.holds(row.claimed_by)) {
+    if (!row.fresh || !is_ours(row) || drain_.holds(row.claimed_by) ||
+        std::binary_search(claim.deferred.begin(), claim.deferred.end(), row.seq)) {
         return SeenRow::Fate::elsewhere;
     }
     return SeenRow::Fate::passed_over;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/claim_order.hpp"
 #include "core/event.hpp"
 #include "core/fresh_lane.hpp"
 #include "postgres/arena.hpp"
@@ -20,17 +21,22 @@ inline constexpr Duration HOLE_RETRY{500};
 inline constexpr Duration UNCLAIMABLE_RETRY{60000};
 /// More rows than this are no matter of single rows.
 inline constexpr std::size_t MOST_UNCLAIMABLE = 100;
+/// Rows of one key in hand: what a hot key takes of a batch that others could have.
+inline constexpr std::size_t MOST_OF_ONE_KEY = 64;
 
 /// One claim on its way: how much may be taken, what was read, what was taken.
 struct Drainer::Claim {
-    std::size_t room = 0;        ///< rows
-    std::int64_t max_bytes = 0;  ///< of payload; a first row may be larger
+    Claim(const Drain& hand, const ClaimOrder::Limits& limits)
+        : room(limits.rows), order(hand, limits) {}
+
+    std::size_t room;
+    ClaimOrder order;
     std::string token;
     FreshLane lane;  ///< becomes the drainer's when the transaction has committed
     postgres::Arena memory;
 
-    std::vector<std::int64_t> wanted;
-    std::int64_t bytes = 0;
+    bool lane_read = false;  ///< the fresh lane was looked at
+    std::span<const postgres::WalkedRow> due;
     std::span<const postgres::WalkedRow> in_gaps;
     std::span<const postgres::WalkedRow> fresh;
     bool complete = true;  ///< the gaps were read to their end
@@ -38,12 +44,12 @@ struct Drainer::Claim {
     std::size_t taken_back = 0;   ///< rows taken back from dead drainers
     bool sequence_moved = false;  ///< the lane starts anew
 
-    std::span<const Event> events;
+    std::span<Event> events;             ///< what is claimed, ascending
+    std::vector<std::int64_t> deferred;  ///< what was put behind others, ascending
+    std::optional<Duration> halted_for;  ///< stop_the_line waits that long
+    std::int64_t halted_on = 0;          ///< for this row; 0: it does not wait
     bool more = false;
     std::optional<Duration> next_due;
-
-    template <class Takeable>
-    std::size_t take(std::span<const postgres::WalkedRow> rows, Takeable takeable);
 };
 
 }  // namespace outbox::worker

@@ -3,9 +3,11 @@
 #include "worker/drainer.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "postgres/log.hpp"
+#include "postgres/relay_settings.hpp"
 #include "postgres/session.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/signals.hpp"
@@ -22,6 +24,8 @@ DrainSettings no_settings() {
     return settings;
 }
 
+// How often the shares of the drainers of a database are looked at, unless one is woken.
+constexpr Duration SHARE_INTERVAL{100};
 // How often ALTER DATABASE ... SET is looked for.
 constexpr Duration SETTINGS_LOOK_INTERVAL{5000};
 
@@ -59,7 +63,9 @@ Drainer::Drainer(postgres::Slot& slot)
       settings_(no_settings()),
       drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
                             static_cast<std::uint64_t>(self_.slot)),
-      link_(drain_, slot) {}
+      link_(drain_, slot),
+      shares_(slot),
+      killer_jitter_(self_.generation) {}
 
 ExitReason Drainer::run() {
     if (!find_extension()) {
@@ -71,6 +77,8 @@ ExitReason Drainer::run() {
     for (;;) {
         take_notice();
         if (extension_gone_) {
+            // When it comes again its numbers begin anew.
+            shares_.forget_floors();
             link_.close(postgres::monotonic_now(), "");
             return ExitReason::no_extension;
         }
@@ -92,6 +100,9 @@ ExitReason Drainer::run() {
                 break;
             case Command::Kind::transact:
                 transact();
+                break;
+            case Command::Kind::replay:
+                replay();
                 break;
             case Command::Kind::exit:
                 write_last_floor();
@@ -132,13 +143,19 @@ void Drainer::take_notice() {
     if (slot_.take_recheck()) {
         find_extension();
     }
+    if (slot_.take_relay_changed() && prepared_) {
+        read_relay_settings();
+    }
     if (slot_.take_wake()) {
         drain_.woken();
+        share_at_ = now;
     }
     if (!prepared_ && now >= prepare_at_ && !extension_gone_ && !drain_.stopping()) {
         prepared_ = prepare();
         prepare_at_ = now + settings_.poll_interval;
-        drain_.hold_claims(!prepared_);
+    }
+    if (prepared_ && (now >= share_at_ || buckets_ == 0 || reclaim_pending_)) {
+        share_buckets(now);
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
@@ -151,6 +168,9 @@ void Drainer::take_notice() {
 void Drainer::take_settings() {
     const Time now = postgres::monotonic_now();
     DrainSettings fresh = postgres::current_settings();
+    if (relay_.exists) {
+        fresh = with_relay(fresh, relay_);
+    }
     const std::optional<std::string> problem = find_problem(fresh);
     if (problem.has_value()) {
         if (*problem != settings_problem_) {
@@ -169,10 +189,72 @@ void Drainer::take_settings() {
     if (fresh.enabled && fresh.broker_uri.empty()) {
         slot_.set_error("outbox_drainer.broker_uri is not set");
     }
+    if (fresh.ordering != settings_.ordering) {
+        sweep_at_ = now;
+    }
     settings_ = fresh;
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
     judge_configuration();
+}
+
+// Takes a part of the relay, or gives some of its part to others (core/buckets.hpp). Of what it
+// takes it reads from where the former owner was, and first takes back what a dead one held.
+void Drainer::share_buckets(Time now) {
+    share_at_ = now + SHARE_INTERVAL;
+    const BucketShare share = shares_.step({.ordering = ordering(),
+                                            .able = drain_.is_able(),
+                                            .idle = ~drain_.buckets_in_hand(),
+                                            .floor = reached()});
+    shared_ordering_ = ordering();
+    if (share.taken.buckets != 0) {
+        if (share.taken.floor < lane_.cursor()) {
+            lane_ = FreshLane(std::min(reached(), share.taken.floor));
+        }
+        reclaim_pending_ = true;
+    }
+    buckets_ = share.claimable;
+    drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
+    drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
+    lead((share.owned & mask_of(0)) != 0);
+    if (reclaim_pending_ && reclaim()) {
+        reclaim_pending_ = false;
+        drain_.woken();
+    }
+    allow_claims();
+}
+
+// What one drainer does for all is done by whoever has the first bucket.
+void Drainer::lead(bool leads) {
+    drain_.let_replay(leads);
+    if (leads && !collects_) {
+        retention_position_.reset();
+    }
+    collects_ = leads;
+}
+
+void Drainer::allow_claims() {
+    drain_.hold_claims(!prepared_ || buckets_ == 0 || reclaim_pending_);
+}
+
+// Up to here all of our part has ended or is deferred, as it is committed.
+std::int64_t Drainer::reached() const {
+    return std::min(lane_.lowest_open(), drain_.lowest_in_hand().value_or(lane_.lowest_open())) - 1;
+}
+
+// What the relay says goes over the settings of the server, from now on.
+void Drainer::read_relay_settings() {
+    postgres::Transaction transaction("outbox_drainer: reading the relay's settings");
+    std::optional<RelaySettings> relay =
+        begin(transaction) ? postgres::read_relay(transaction) : std::nullopt;
+    if (!relay.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return;
+    }
+    if (*relay != relay_) {
+        relay_ = std::move(*relay);
+        take_settings();
+    }
 }
 
 void Drainer::judge_configuration() {
@@ -244,6 +326,7 @@ void Drainer::look_at_stored_settings() {
         return;
     }
     refuse_table(*table);
+    read_relay_settings();
     if (stored_settings_.has_value() && *stored_settings_ != *stored) {
         postgres::log_line("outbox_drainer: restarting for changed settings of database \"" +
                            std::string(slot_.database_name()) + "\"");

@@ -4,13 +4,20 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "core/announcement_limit.hpp"
+#include "core/claim_order.hpp"
 #include "core/claim_token.hpp"
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
+#include "core/relay_settings.hpp"
 #include "core/retention.hpp"
 #include "postgres/arena.hpp"
+#include "postgres/bucket_map.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/slot.hpp"
 #include "worker/broker_link.hpp"
@@ -41,36 +48,66 @@ class Drainer {
     void note_database_error(const postgres::PgError& error);
     void look_at_stored_settings();
 
+    void read_relay_settings();
+    void share_buckets(Time now);
+    std::int64_t reached() const;
+    void lead(bool leads);
+    void allow_claims();
+    Ordering ordering() const { return drain_.settings().ordering; }
+
     struct Marked;
     struct Claim;
 
     // One transaction: marks, floor, claim (transact.cpp).
     void transact();
     void transact_one_by_one();
+    void replay();
     bool begin(postgres::Transaction& transaction);
     bool refuse_table(const postgres::TableInfo& table);
-    bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
+    bool write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
+                    Marked& marked);
     bool write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
                             std::optional<std::int64_t>& written);
     void write_last_floor();
-    std::int64_t floor() const;
-    void count(const Marked& marked);
+    bool may_claim_now();
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
+    ClaimOrder::Limits claim_limits(std::size_t rows) const;
+    void follow_up_alone();
+
+    // The marks (marks.cpp).
+    bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
+    bool write_ended(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
+    bool follow_up(postgres::Transaction& transaction, const std::vector<std::int64_t>& ended,
+                   const std::string& pause);
+    void count(const Marked& marked);
+    void announce(const Marked& marked);
 
     // The claim (claim.cpp).
     bool claim(postgres::Transaction& transaction, Claim& claim);
     bool note_ended_writers(postgres::Transaction& transaction, FreshLane& lane,
                             FreshLane::Moment moment);
     bool walk(postgres::Transaction& transaction, Claim& claim);
-    bool walk_gaps(postgres::Transaction& transaction, Claim& claim);
+    bool look_whether_halted(postgres::Transaction& transaction, Claim& claim);
+    bool read_gaps(postgres::Transaction& transaction, Claim& claim);
+    void take_from_gaps(Claim& claim, std::size_t room_for_due);
+    void take_due(Claim& claim);
+    bool walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last);
+    bool owns(std::uint64_t bucket_hash) const;
+    bool is_ours(const postgres::WalkedRow& row) const;
+    bool stands_in_the_way(const postgres::WalkedRow& row) const;
     bool may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const;
     std::optional<std::span<const postgres::WalkedRow>> before_dead_claims(
         postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows,
         Claim& claim);
     void retry_unclaimable(Claim& claim);
+    bool take_wanted(postgres::Transaction& transaction, Claim& claim);
+    bool leave_behind(postgres::Transaction& transaction, Claim& claim,
+                      const std::vector<std::int64_t>& behind);
+    bool defer_others(postgres::Transaction& transaction, Claim& claim);
     bool note_failed_claim(const Claim& claim, const postgres::PgError& error);
     bool report_to_lane(postgres::Transaction& transaction, Claim& claim);
+    bool find_next_due(postgres::Transaction& transaction, Claim& claim);
     SeenRow::Fate fate_of(const postgres::WalkedRow& row, const Claim& claim) const;
     bool sequence_moved_back(const FreshLane& lane, std::int64_t last) const;
 
@@ -83,10 +120,18 @@ class Drainer {
     void note_taken_back(std::size_t count);
     bool release_held(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
                       std::vector<std::int64_t>& released);
+    bool take_back(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
+                   std::vector<std::int64_t>& released);
+    bool charge_killer(postgres::Transaction& transaction, const postgres::HeldRow& row,
+                       const std::string& token);
+    bool killed_its_drainer(std::string_view token) const;
+    void suspect_crash(std::string_view token, std::size_t rows);
     bool may_take_over(const postgres::HeldRow& row) const;
     bool is_dead(std::string_view token) const;
     void sweep();
     void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
+    void sweep_groups();
+    std::optional<std::size_t> call_stranded_groups(postgres::Transaction& transaction);
 
     // Rows whose retention is over (retention.cpp).
     bool may_collect() const;
@@ -105,14 +150,27 @@ class Drainer {
 
     postgres::Slot& slot_;
     Incarnation self_;
-    DrainSettings settings_;
+    DrainSettings settings_;  ///< the relay's over the server's
+    RelaySettings relay_;
     Drain drain_;
     BrokerLink link_;
     FreshLane lane_;
+    postgres::Buckets shares_;
+    BucketMask buckets_ = 0;  ///< of which rows may be claimed
+    std::size_t drainers_sharing_ = 1;
+    Ordering shared_ordering_ = Ordering::per_key;  ///< by which the buckets were taken
+    bool reclaim_pending_ = false;                  ///< of buckets taken, what dead drainers hold
+    Time share_at_{};
+    /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
+    std::set<std::uint64_t> blocked_groups_;
+    std::int64_t group_sweep_position_ = 0;
+    AnnouncementLimit announcements_;
+    Random killer_jitter_;
 
     postgres::TableInfo table_;
     Oid sequence_file_ = InvalidOid;
     std::map<BatchId, postgres::Arena> batches_;
+    postgres::Arena replayed_;
     std::uint64_t claim_counter_ = 0;
 
     bool extension_gone_ = false;
@@ -128,7 +186,7 @@ class Drainer {
     static constexpr std::int64_t NO_FLOOR = -1;
     std::int64_t floor_written_ = NO_FLOOR;
     Time floor_written_at_{};
-    bool collects_ = true;
+    bool collects_ = false;
     Retention retention_;
     std::optional<std::int64_t> retention_position_;  ///< as written; nullopt: not read yet
     Time retention_position_at_{};

@@ -44,6 +44,24 @@ std::vector<std::string> split_names(const char* list) {
     return names;
 }
 
+// Calls action(index, slot) for every slot that a database has.
+template <class Action>
+void for_each_slot(postgres::SharedState* state, Action action) {
+    for (int i = 0; i < state->slot_count && state->slots[i].in_use; i++) {
+        if (OidIsValid(state->slots[i].database)) {
+            action(i, state->slots[i]);
+        }
+    }
+}
+
+template <class Condition>
+int count_slots(postgres::SharedState* state, Condition condition) {
+    int count = 0;
+    for_each_slot(
+        state, [&](int, const postgres::DrainerSlot& slot) { count += condition(slot) ? 1 : 0; });
+    return count;
+}
+
 }  // namespace
 
 Launcher::Launcher()
@@ -98,31 +116,43 @@ std::vector<postgres::Database> Launcher::wanted_databases() {
     return wanted;
 }
 
-// Gives each wanted database a slot and takes the slots of the others back.
+// Gives each wanted drainer a slot and takes the slots of the others back.
 void Launcher::match_slots(const std::vector<postgres::Database>& databases) {
     if (!reported_error_.empty()) {
         return;
     }
-    for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
-        const Oid oid = state_->slots[i].database;
-        const bool wanted = std::any_of(databases.begin(), databases.end(),
-                                        [&](const auto& database) { return database.oid == oid; });
-        if (OidIsValid(oid) && !wanted) {
+    for_each_slot(state_, [&](int i, postgres::DrainerSlot& slot) {
+        const auto database =
+            std::find_if(databases.begin(), databases.end(),
+                         [&](const auto& each) { return each.oid == slot.database; });
+        if (database == databases.end() || !is_wanted(slot)) {
+            surplus_.insert(i);
             release_slot(i);
+        } else {
+            surplus_.erase(i);
+            const postgres::SlotLock lock(LW_EXCLUSIVE);
+            postgres::rename_slot(slot, database->name.c_str());
         }
-    }
+    });
     for (const postgres::Database& database : databases) {
-        claim_slot(database);
+        claim_slot(database, 0);
+    }
+    for (int worker = 1; worker < postgres::workers_per_database(); worker++) {
+        claim_further_slots(databases, worker);
     }
 }
 
-void Launcher::claim_slot(const postgres::Database& database) {
+// The first drainer of a wanted database always is, the others once it has found the extension.
+bool Launcher::is_wanted(const postgres::DrainerSlot& slot) const {
+    return slot.worker == 0 || (slot.worker < postgres::workers_per_database() &&
+                                postgres::first_slot(slot.database)->present);
+}
+
+void Launcher::claim_slot(const postgres::Database& database, int worker) {
     int free = -1;
     for (int i = 0; i < state_->slot_count; i++) {
         postgres::DrainerSlot& slot = state_->slots[i];
-        if (slot.in_use && slot.database == database.oid) {
-            const postgres::SlotLock lock(LW_EXCLUSIVE);
-            postgres::rename_slot(slot, database.name.c_str());
+        if (slot.in_use && slot.database == database.oid && slot.worker == worker) {
             return;
         }
         if (free < 0 && (!slot.in_use || !OidIsValid(slot.database))) {
@@ -142,10 +172,27 @@ void Launcher::claim_slot(const postgres::Database& database) {
         return;
     }
     const postgres::SlotLock lock(LW_EXCLUSIVE);
-    postgres::take_slot(state_->slots[free], database.oid, database.name.c_str());
+    postgres::DrainerSlot& slot = state_->slots[free];
+    postgres::take_slot(slot, database.oid, database.name.c_str(), worker);
+    if (worker > 0) {
+        // A database command may just have put the others aside.
+        slot.next_start = postgres::first_slot(database.oid)->next_start;
+        slot.present = true;
+    }
 }
 
-// The database is gone, or not to be drained any more.
+// Beyond what can ever run at once there is no use in a slot.
+void Launcher::claim_further_slots(const std::vector<postgres::Database>& databases, int worker) {
+    for (const postgres::Database& database : databases) {
+        const postgres::DrainerSlot* first = postgres::first_slot(database.oid);
+        const int further = count_slots(state_, [](const auto& slot) { return slot.worker > 0; });
+        if (first != nullptr && first->present && further < postgres::most_drainers()) {
+            claim_slot(database, worker);
+        }
+    }
+}
+
+// The database is gone, or not to be drained any more, or by fewer drainers.
 void Launcher::release_slot(int index) {
     postgres::DrainerSlot& slot = state_->slots[index];
     if (slot.running && !has_ended(index)) {
@@ -155,11 +202,19 @@ void Launcher::release_slot(int index) {
         }
         return;
     }
+    // The buckets of all the database's drainers lie in the first slot.
+    const auto is_of_it = [&](const auto& each) { return each.database == slot.database; };
+    if (slot.worker == 0 && count_slots(state_, is_of_it) > 1) {
+        return;
+    }
     handles_[static_cast<std::size_t>(index)].forget();
     starved_.erase(index);
+    surplus_.erase(index);
     const postgres::SlotLock lock(LW_EXCLUSIVE);
-    slot.database = InvalidOid;
-    slot.running = false;
+    postgres::free_slot(slot);
+    if (making_room_ == index) {
+        room_is_made();
+    }
 }
 
 bool Launcher::has_ended(int index) const {
@@ -168,12 +223,24 @@ bool Launcher::has_ended(int index) const {
 }
 
 void Launcher::reap() {
-    for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
-        postgres::DrainerSlot& slot = state_->slots[i];
+    for_each_slot(state_, [this](int i, postgres::DrainerSlot& slot) {
         if (slot.running && has_ended(i)) {
             handles_[static_cast<std::size_t>(i)].forget();
             const postgres::SlotLock lock(LW_EXCLUSIVE);
             note_end(slot);
+            if (making_room_ == i) {
+                room_is_made();
+            }
+        }
+    });
+}
+
+// Under the lock: the first ones that waited for it need not wait for their next try.
+void Launcher::room_is_made() {
+    making_room_.reset();
+    for (const int index : starved_) {
+        if (state_->slots[index].worker == 0) {
+            state_->slots[index].next_start = 0;
         }
     }
 }
@@ -194,36 +261,52 @@ void Launcher::note_end(postgres::DrainerSlot& slot) {
 }
 
 int Launcher::looking() const {
-    int count = 0;
-    for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
-        count += state_->slots[i].running && !state_->slots[i].present ? 1 : 0;
-    }
-    return count;
+    return count_slots(state_, [](const auto& slot) { return slot.running && !slot.present; });
 }
 
-bool Launcher::may_start(const postgres::DrainerSlot& slot, std::int64_t now) const {
-    if (!OidIsValid(slot.database) || slot.running) {
+// Whether the first drainer of a database is still to have its place or its look: the others do not
+// come before that.
+bool Launcher::a_first_one_waits() const {
+    const auto is_starved = [this](int i) { return state_->slots[i].worker == 0; };
+    const auto is_to_look = [](const auto& slot) {
+        return slot.worker == 0 && !slot.present && !slot.absent && slot.failures == 0;
+    };
+    return std::any_of(starved_.begin(), starved_.end(), is_starved) ||
+           count_slots(state_, is_to_look) > 0;
+}
+
+bool Launcher::may_start(int index, std::int64_t now) const {
+    const postgres::DrainerSlot& slot = state_->slots[index];
+    if (slot.running || slot.absent || surplus_.contains(index) || now < slot.next_start) {
         return false;
     }
-    if (slot.absent) {
-        return false;
+    if (slot.worker > 0) {
+        return !a_first_one_waits();
     }
-    return now >= slot.next_start && (slot.present || looking() < MAX_LOOKING);
+    return slot.present || looking() < MAX_LOOKING;
 }
 
 void Launcher::start_due() {
-    for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
-        postgres::DrainerSlot& slot = state_->slots[i];
-        // While a drainer still runs the request stays up: it may have looked before what it is
-        // asked to see.
-        if (!slot.running && pg_atomic_exchange_u32(&slot.start_requested, 0) != 0) {
-            const postgres::SlotLock lock(LW_EXCLUSIVE);
-            slot.absent = false;
-            slot.next_start = 0;
-        }
-        if (may_start(slot, GetCurrentTimestamp())) {
-            start(i);
-        }
+    for (const bool further : {false, true}) {
+        for_each_slot(state_, [&](int i, const postgres::DrainerSlot& slot) {
+            if ((slot.worker > 0) == further) {
+                start_if_due(i);
+            }
+        });
+    }
+}
+
+void Launcher::start_if_due(int index) {
+    postgres::DrainerSlot& slot = state_->slots[index];
+    // While a drainer still runs the request stays up: it may have looked before what it is asked
+    // to see.
+    if (!slot.running && pg_atomic_exchange_u32(&slot.start_requested, 0) != 0) {
+        const postgres::SlotLock lock(LW_EXCLUSIVE);
+        slot.absent = false;
+        slot.next_start = 0;
+    }
+    if (may_start(index, GetCurrentTimestamp())) {
+        start(index);
     }
 }
 
@@ -253,14 +336,66 @@ void Launcher::note_starved(int index) {
         slot.last_error_at = slot.last_started;
     }
     pg_atomic_fetch_add_u64(&slot.counters.start_failures, 1);
-    const bool is_first = starved_.empty();
+    const bool is_news = std::none_of(starved_.begin(), starved_.end(), [&](int other) {
+        return slot.worker > 0 || state_->slots[other].worker == 0;
+    });
     starved_.insert(index);
-    if (is_first) {
-        postgres::log_warning("outbox_drainer: out of background worker slots",
-                              "The outbox of database \"" +
-                                  std::string(NameStr(slot.database_name)) +
-                                  "\" is not drained until one is free.",
-                              "You might need to increase max_worker_processes.");
+    if (is_news) {
+        report_starved(slot);
+    }
+    if (slot.worker == 0) {
+        make_room();
+    }
+}
+
+void Launcher::report_starved(const postgres::DrainerSlot& slot) {
+    const std::string name = "\"" + std::string(NameStr(slot.database_name)) + "\"";
+    const int wanted = postgres::workers_per_database();
+    const int running = count_slots(
+        state_, [&](const auto& each) { return each.database == slot.database && each.running; });
+    const std::string needed = std::to_string(postgres::most_drainers() + missing_drainers());
+    postgres::log_warning(
+        "outbox_drainer: out of background worker slots",
+        slot.worker == 0 ? "The outbox of database " + name + " is not drained until one is free."
+                         : "Database " + name + " has " + std::to_string(running) + " of " +
+                               std::to_string(wanted) + " drainers until more are free.",
+        "Set max_worker_processes to at least " + needed +
+            (wanted > 1 ? ", or lower outbox_drainer.workers_per_database." : "."));
+}
+
+// How many drainers that should run do not.
+int Launcher::missing_drainers() const {
+    int missing = 0;
+    for_each_slot(state_, [&](int i, const postgres::DrainerSlot& slot) {
+        if (slot.absent || surplus_.contains(i)) {
+            return;
+        }
+        if (slot.worker == 0) {
+            missing += slot.present ? postgres::workers_per_database() : 1;
+        }
+        missing -= slot.running ? 1 : 0;
+    });
+    return missing;
+}
+
+// A database that is not drained at all goes before one that is drained faster: a further drainer
+// ends, and its place is the next to be taken.
+void Launcher::make_room() {
+    if (making_room_.has_value()) {
+        return;
+    }
+    int last = 0;
+    for_each_slot(state_, [&](int i, const postgres::DrainerSlot& slot) {
+        if (slot.worker > last && slot.pid != 0) {
+            last = slot.worker;
+            making_room_ = i;
+        }
+    });
+    if (making_room_.has_value()) {
+        const postgres::SlotLock lock(LW_SHARED);
+        if (state_->slots[*making_room_].pid != 0) {
+            kill(state_->slots[*making_room_].pid, SIGTERM);
+        }
     }
 }
 
@@ -270,15 +405,16 @@ Duration Launcher::time_to_next() const {
     }
     const TimestampTz now = GetCurrentTimestamp();
     Duration wait = RESCAN;
-    for (int i = 0; i < state_->slot_count && state_->slots[i].in_use; i++) {
-        const postgres::DrainerSlot& slot = state_->slots[i];
-        if (OidIsValid(slot.database) && !slot.running && !slot.absent) {
+    const bool further_may_start = !a_first_one_waits();
+    for_each_slot(state_, [&](int i, const postgres::DrainerSlot& slot) {
+        const bool is_next = slot.worker == 0 || further_may_start;
+        if (is_next && !slot.running && !slot.absent && !surplus_.contains(i)) {
             const TimestampTz left = std::max<TimestampTz>(slot.next_start - now, 0);
             // A database that waits for its turn is started when another look has ended, which
             // wakes us.
             wait = std::min(wait, std::max(Duration{left / 1000 + 1}, Duration{100}));
         }
-    }
+    });
     return wait;
 }
 

@@ -4,8 +4,10 @@
 #include <map>
 
 #include "postgres/log.hpp"
+#include "postgres/relay_settings.hpp"
 #include "postgres/wait.hpp"
 #include "worker/drainer.hpp"
+#include "worker/marks.hpp"
 
 namespace outbox::worker {
 
@@ -13,13 +15,13 @@ namespace {
 
 constexpr std::size_t CHUNK = 10000;
 constexpr int START_CHUNKS = 10;
+constexpr std::size_t GROUPS_AT_ONCE = 10000;
 constexpr Duration SWEEP_INTERVAL_LEAST{10000};
 constexpr Duration SWEEP_INTERVAL_MOST{60000};
 
 }  // namespace
 
-// At start: reads the floor, then takes back what dead drainers hold, before anything is claimed. A
-// claim that lies above the floor or is deferred is found; below the floor there is none.
+// At start: reads what the relay says and where to begin.
 bool Drainer::prepare() {
     if (!find_table()) {
         return false;
@@ -29,12 +31,20 @@ bool Drainer::prepare() {
         begin(transaction) ? postgres::read_floor(transaction) : std::optional<std::int64_t>();
     const auto last =
         stored.has_value() ? postgres::last_drawn(transaction, table_.sequence) : std::nullopt;
-    if (!last.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+    auto relay = last.has_value() ? postgres::read_relay(transaction) : std::nullopt;
+    if (!relay.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
         return false;
     }
+    relay_ = std::move(*relay);
+    take_settings();
     // A sequence that went back has no number of the old ones left behind.
     const std::int64_t floor = *stored <= *last ? *stored : 0;
+    if (*stored > *last || shares_.lowest_floor() > *last) {
+        shares_.forget_floors();
+    } else {
+        shares_.learn_floor(floor);
+    }
     sequence_file_ = table_.sequence_file;
     if (refuse_table(table_)) {
         return false;
@@ -42,7 +52,7 @@ bool Drainer::prepare() {
     lane_ = FreshLane(floor);
     floor_written_ = floor;
     sweep_at_ = postgres::monotonic_now() + SWEEP_INTERVAL_LEAST;
-    return reclaim();
+    return true;
 }
 
 // Who owns the table has to be known before anything can be done as its owner.
@@ -61,9 +71,10 @@ bool Drainer::find_table() {
     return OidIsValid(table_.event);
 }
 
-// Takes back what dead drainers hold and what has no lease any more: of the deferred lane all, of
-// the fresh lane what lies near the floor. Any more of it is taken back by the claim when it comes
-// there.
+// Before anything is claimed of the buckets that were taken: takes back what dead drainers hold of
+// them and what has no lease any more. A claim that lies above the floor or is deferred is found;
+// below the floor there is none. Of the deferred lane all, of the fresh lane what lies near the
+// floor. Any more of it is taken back by the claim when it comes there.
 bool Drainer::reclaim() {
     for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
         std::size_t released = 0;
@@ -89,9 +100,9 @@ bool Drainer::reclaim() {
 
 bool Drainer::reclaim_deferred(std::size_t& released) {
     postgres::Transaction transaction("outbox_drainer: taking back claims of dead drainers");
-    const auto rows = begin(transaction)
-                          ? postgres::held_deferred_rows(transaction, CHUNK, settings_.lease_ttl)
-                          : std::optional<std::span<const postgres::HeldRow>>();
+    const auto rows = begin(transaction) ? postgres::held_deferred_rows(transaction, ordering(),
+                                                                        CHUNK, settings_.lease_ttl)
+                                         : std::optional<std::span<const postgres::HeldRow>>();
     std::vector<std::int64_t> seqs;
     if (!rows.has_value() || !release_held(transaction, *rows, seqs) ||
         transaction.commit() == postgres::CommitOutcome::failed) {
@@ -108,8 +119,8 @@ bool Drainer::reclaim_deferred(std::size_t& released) {
 // Moves `position` to the last row looked at.
 bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
     postgres::Transaction transaction("outbox_drainer: looking for claims of dead drainers");
-    const auto rows = begin(transaction) ? postgres::inspect_rows(transaction, position, last,
-                                                                  CHUNK, settings_.lease_ttl)
+    const auto rows = begin(transaction) ? postgres::inspect_rows(transaction, ordering(), position,
+                                                                  last, CHUNK, settings_.lease_ttl)
                                          : std::optional<std::span<const postgres::HeldRow>>();
     std::vector<std::int64_t> released;
     if (!rows.has_value() || !release_held(transaction, *rows, released)) {
@@ -118,7 +129,8 @@ bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
     }
     std::vector<std::int64_t> left_behind;
     for (const postgres::HeldRow& row : *rows) {
-        if (row.fresh && row.claimed_by.empty() && row.seq <= lane_.cursor()) {
+        if (row.fresh && row.claimed_by.empty() && row.seq <= lane_.cursor() &&
+            owns(row.bucket_hash)) {
             left_behind.push_back(row.seq);
         }
     }
@@ -152,27 +164,92 @@ void Drainer::note_taken_back(std::size_t count) {
 bool Drainer::release_held(postgres::Transaction& transaction,
                            std::span<const postgres::HeldRow> rows,
                            std::vector<std::int64_t>& released) {
-    std::map<std::string, std::vector<std::int64_t>> by_token;
+    std::vector<postgres::HeldRow> held;
     for (const postgres::HeldRow& row : rows) {
         if (may_take_over(row)) {
-            by_token[std::string(row.claimed_by)].push_back(row.seq);
+            held.push_back(row);
         }
     }
-    for (const auto& [token, seqs] : by_token) {
+    return held.empty() || take_back(transaction, held, released);
+}
+
+bool Drainer::may_take_over(const postgres::HeldRow& row) const {
+    if (row.claimed_by.empty() || drain_.holds(row.claimed_by) || !owns(row.bucket_hash)) {
+        return false;
+    }
+    return row.expired || is_dead(row.claimed_by);
+}
+
+// Gives claims of others back, claim by claim.
+bool Drainer::take_back(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
+                        std::vector<std::int64_t>& released) {
+    std::map<std::string, std::vector<const postgres::HeldRow*>> by_token;
+    for (const postgres::HeldRow& row : rows) {
+        by_token[std::string(row.claimed_by)].push_back(&row);
+    }
+    for (const auto& [token, held] : by_token) {
+        if (held.size() == 1 && killed_its_drainer(token)) {
+            if (!charge_killer(transaction, *held.front(), token)) {
+                return false;
+            }
+            continue;
+        }
+        std::vector<std::int64_t> seqs;
+        for (const postgres::HeldRow* row : held) {
+            seqs.push_back(row->seq);
+        }
         const auto hit = postgres::release_rows(transaction, seqs, token.c_str());
         if (!hit.has_value()) {
             return false;
         }
         released.insert(released.end(), hit->begin(), hit->end());
+        suspect_crash(token, hit->size());
     }
     return true;
 }
 
-bool Drainer::may_take_over(const postgres::HeldRow& row) const {
-    if (row.claimed_by.empty() || drain_.holds(row.claimed_by)) {
+// A claim of a drainer of this cluster that died: perhaps one of its rows is why. A server that was
+// restored or promoted says nothing of the rows.
+void Drainer::suspect_crash(std::string_view token, std::size_t rows) {
+    const std::optional<TokenParts> parts = parse_token(token);
+    if (rows == 0 || !is_dead(token) || !parts.has_value() ||
+        parts->incarnation.system_identifier != self_.system_identifier ||
+        parts->incarnation.timeline != self_.timeline) {
+        return;
+    }
+    drain_.suspect(parts->suspicion > 0 ? std::min<std::size_t>(rows, parts->suspicion) : rows);
+}
+
+// Claimed alone because it was suspected, and again the drainer died.
+bool Drainer::killed_its_drainer(std::string_view token) const {
+    const std::optional<TokenParts> parts = parse_token(token);
+    return parts.has_value() && parts->suspicion == 1 && is_dead(token);
+}
+
+bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::HeldRow& row,
+                            const std::string& token) {
+    BatchMarks marks;
+    marks.token = token;
+    const std::string error = "poison: the drainer ended while it had this event alone in hand";
+    if (settings_.max_attempts > 0 && row.attempts + 1 >= settings_.max_attempts) {
+        marks.ended.push_back({row.seq, EndedMark::Outcome::dead, row.id, "poison", error});
+    } else {
+        marks.failed.push_back(
+            {row.seq, error, settings_.retry.delay(row.attempts + 1, killer_jitter_)});
+    }
+    const std::string pause =
+        ordering() == Ordering::stop_the_line
+            ? "event with seq " + std::to_string(row.seq) + " was not published: " + error
+            : "";
+    Marked marked;
+    if (!write_marks(transaction, marks, marked) ||
+        (!marked.ended.empty() && !follow_up(transaction, {row.seq}, pause))) {
         return false;
     }
-    return row.expired || is_dead(row.claimed_by);
+    count(marked);
+    announce(marked);
+    drain_.suspect(1);
+    return true;
 }
 
 // Whether whoever made the claim is known to be gone; for a claim of our own, whether it was lost
@@ -207,9 +284,56 @@ void Drainer::sweep() {
     if (!reclaim_deferred(released)) {
         return;
     }
+    sweep_groups();
     const std::int64_t floor = std::max<std::int64_t>(floor_written_, 0);
     sweep_turn(sweep_position_, floor, lane_.cursor());
     sweep_turn(history_position_, 0, floor);
+}
+
+// Groups in the deferred lane that nobody is going to call: the row that they waited for was
+// deleted or changed by hand, or they were restored. Those that wait for a row in hand, or for one
+// that somebody has locked, are called in time.
+void Drainer::sweep_groups() {
+    postgres::Transaction transaction("outbox_drainer: looking for groups that wait for nobody");
+    if (!begin(transaction)) {
+        note_database_error(transaction.error());
+        return;
+    }
+    std::optional<std::size_t> called;
+    if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
+        called = call_stranded_groups(transaction);
+    } else {
+        called = collects_ ? postgres::call_all_followers(transaction, CHUNK)
+                           : std::optional<std::size_t>(0);
+    }
+    if (!called.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
+        return;
+    }
+    if (*called > 0) {
+        drain_.woken();
+    }
+    if (*called == CHUNK) {
+        sweep_at_ = postgres::monotonic_now();
+    }
+}
+
+std::optional<std::size_t> Drainer::call_stranded_groups(postgres::Transaction& transaction) {
+    const auto waiting =
+        postgres::waiting_groups(transaction, ordering(), group_sweep_position_, GROUPS_AT_ONCE);
+    if (!waiting.has_value()) {
+        return std::nullopt;
+    }
+    group_sweep_position_ = waiting->size() < GROUPS_AT_ONCE ? 0 : waiting->back().seq;
+    std::vector<std::int64_t> stranded;
+    for (const postgres::WaitingGroup& group : *waiting) {
+        if (group.headless && owns(group.group) && !drain_.has_in_hand(group.group) &&
+            !blocked_groups_.contains(group.group)) {
+            stranded.push_back(group.seq);
+        }
+    }
+    return stranded.empty() ? std::optional<std::size_t>(0)
+                            : postgres::release_followers(transaction, ordering(), stranded);
 }
 
 void Drainer::sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to) {

@@ -42,7 +42,7 @@ void Drainer::collect() {
         retention_retry_at_ = now + RETRY_READING;
         return;
     }
-    if (retention_.begin(now, floor())) {
+    if (retention_.begin(now, shares_.lowest_floor())) {
         collect_chunk(now);
     } else if (position_is_due(now)) {
         write_position_alone(now);

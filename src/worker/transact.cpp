@@ -7,6 +7,7 @@
 #include "postgres/wait.hpp"
 #include "worker/claim.hpp"
 #include "worker/drainer.hpp"
+#include "worker/marks.hpp"
 
 namespace outbox::worker {
 
@@ -19,34 +20,7 @@ constexpr Duration FLOOR_INTERVAL{5000};
 // After so many failures a pass row by row is given up.
 constexpr std::size_t MAX_FAILURES_ALONE = 3;
 
-// Which of `wanted` were not hit; both need no order.
-std::vector<std::int64_t> missing_from(std::vector<std::int64_t> wanted,
-                                       std::span<const std::int64_t> hit_rows) {
-    std::vector<std::int64_t> hit(hit_rows.begin(), hit_rows.end());
-    std::sort(wanted.begin(), wanted.end());
-    std::sort(hit.begin(), hit.end());
-    std::vector<std::int64_t> missing;
-    std::set_difference(wanted.begin(), wanted.end(), hit.begin(), hit.end(),
-                        std::back_inserter(missing));
-    return missing;
-}
-
 }  // namespace
-
-/// What the marks of a transaction did.
-struct Drainer::Marked {
-    std::size_t published = 0;
-    std::size_t failed = 0;
-    std::size_t released = 0;
-    std::vector<std::int64_t> lost;        ///< marks that hit no row under their claim
-    std::vector<std::int64_t> given_back;  ///< rows released
-
-    std::size_t note(std::vector<std::int64_t> wanted, std::span<const std::int64_t> hit) {
-        const std::vector<std::int64_t> missing = missing_from(std::move(wanted), hit);
-        lost.insert(lost.end(), missing.begin(), missing.end());
-        return hit.size();
-    }
-};
 
 void Drainer::transact() {
     if (drain_.plan().one_by_one) {
@@ -57,19 +31,14 @@ void Drainer::transact() {
     postgres::Transaction transaction(plan.claim > 0 ? "outbox_drainer: settling and claiming"
                                                      : "outbox_drainer: settling");
     Marked marked;
-    Claim claim;
-    claim.room = plan.claim;
-    claim.max_bytes = settings_.batch_bytes;
-    claim.token = make_token(self_, ++claim_counter_);
+    Claim claim(drain_, claim_limits(plan.claim));
+    claim.token = make_token(self_, ++claim_counter_, plan.suspicion);
     claim.lane = lane_;
-    bool ok = begin(transaction);
-    for (const BatchMarks& marks : plan.marks) {
-        ok = ok && write_marks(transaction, marks, marked);
-    }
+    bool ok = begin(transaction) && write_plan(transaction, plan, marked);
     std::optional<std::int64_t> written;
     ok = ok && write_floor_if_due(transaction, marked.lost.empty(), written);
     // An unlogged table, say: what is in hand is settled, nothing more is taken.
-    const bool claims = ok && plan.claim > 0 && !refuse_table(table_);
+    const bool claims = ok && plan.claim > 0 && may_claim_now() && !refuse_table(table_);
     if (claims) {
         ok = claim.memory.create() && this->claim(transaction, claim);
     }
@@ -86,8 +55,37 @@ void Drainer::transact() {
     }
     floor_written_ = written.value_or(floor_written_);
     count(marked);
+    announce(marked);
+    for (const BatchMarks& marks : plan.marks) {
+        retention_.note_published(now, marks.published);
+    }
     finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
     look_again_at(marked);
+}
+
+// A new ordering means other groups, which fall into other buckets.
+bool Drainer::may_claim_now() {
+    if (ordering() != shared_ordering_) {
+        share_at_ = Time{};
+        return false;
+    }
+    return true;
+}
+
+ClaimOrder::Limits Drainer::claim_limits(std::size_t rows) const {
+    // A whole source, or the whole line, takes what it can get.
+    const bool by_key = ordering() == Ordering::per_key;
+    return {rows, settings_.batch_bytes, by_key ? MOST_OF_ONE_KEY : SIZE_MAX};
+}
+
+bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
+                         Marked& marked) {
+    for (const BatchMarks& marks : plan.marks) {
+        if (!write_marks(transaction, marks, marked)) {
+            return false;
+        }
+    }
+    return follow_up(transaction, plan.release_behind, plan.pause);
 }
 
 // Hands what was claimed to the state machine, which takes the marks of the plan as written.
@@ -97,6 +95,8 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
         lane_ = std::move(claim.lane);
     }
     if (claim.sequence_moved) {
+        shares_.forget_floors();
+        retention_ = Retention();
         sequence_file_ = table_.sequence_file;
         floor_written_ = NO_FLOOR;
         floor_written_at_ = Time{};
@@ -107,14 +107,26 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     if (claim.taken_back > 0) {
         note_taken_back(claim.taken_back);
     }
+    if (claim.lane_read && claim.complete) {
+        blocked_groups_.clear();
+    }
+    for (const auto& [group, seq] : claim.order.blocked()) {
+        blocked_groups_.insert(group);
+    }
+    if (drain_.plan().claim > 0) {
+        slot_.set_halted_on(claim.halted_on);
+    }
+    postgres::add(slot_.counters().deferred, claim.deferred.size());
     result.token = claim.token;
     result.claimed = claim.events;
+    result.followed = claim.order.followed();
     result.more = claim.more;
     result.next_due = claim.next_due;
     result.durable = durable;
     postgres::add(slot_.counters().claimed, claim.events.size());
     if (!claim.events.empty()) {
         postgres::add(slot_.counters().batches, 1);
+        slot_.count_batch_size(claim.events.size());
         batches_[drain_.next_batch()] = std::move(claim.memory);
     }
     drain_.transacted(now, result);
@@ -143,6 +155,7 @@ void Drainer::transact_one_by_one() {
             return;
         }
         count(marked);
+        announce(marked);
         look_again_at(marked);
     };
     for (const BatchMarks& marks : drain_.plan().marks) {
@@ -159,6 +172,16 @@ void Drainer::transact_one_by_one() {
             write_alone(one, mark.seq);
         }
         one.failed.clear();
+        for (const EndedMark& mark : marks.ended) {
+            one.ended = {mark};
+            write_alone(one, mark.seq);
+        }
+        one.ended.clear();
+        for (std::int64_t seq : marks.deferred) {
+            one.deferred = {seq};
+            write_alone(one, seq);
+        }
+        one.deferred.clear();
         for (std::int64_t seq : marks.released) {
             one.released = {seq};
             write_alone(one, seq);
@@ -169,9 +192,22 @@ void Drainer::transact_one_by_one() {
             write_alone(one, seq);
         }
     }
+    if (result.unwritten.empty() && result.untried.empty()) {
+        follow_up_alone();
+    }
     drain_.transacted(postgres::monotonic_now(), result);
     for (BatchId batch : drain_.finished_batches()) {
         batches_.erase(batch);
+    }
+}
+
+// What fails here the sweep does later.
+void Drainer::follow_up_alone() {
+    const TransactionPlan& plan = drain_.plan();
+    postgres::Transaction transaction("outbox_drainer: calling what waits in the deferred lane");
+    if (!begin(transaction) || !follow_up(transaction, plan.release_behind, plan.pause) ||
+        transaction.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(transaction.error());
     }
 }
 
@@ -200,72 +236,34 @@ bool Drainer::begin(postgres::Transaction& transaction) {
     return false;
 }
 
-bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& marks,
-                          Marked& marked) {
-    const char* token = marks.token.c_str();
-    if (!marks.published.empty()) {
-        const auto hit = postgres::mark_published(transaction, marks.published, token);
-        if (!hit.has_value()) {
-            return false;
-        }
-        marked.published += marked.note(marks.published, *hit);
-    }
-    if (!marks.failed.empty()) {
-        const auto hit = postgres::mark_failed(transaction, marks.failed, token);
-        if (!hit.has_value()) {
-            return false;
-        }
-        std::vector<std::int64_t> wanted;
-        for (const FailedMark& mark : marks.failed) {
-            wanted.push_back(mark.seq);
-        }
-        marked.failed += marked.note(std::move(wanted), *hit);
-    }
-    if (!marks.released.empty()) {
-        const auto hit = postgres::release_rows(transaction, marks.released, token);
-        if (!hit.has_value()) {
-            return false;
-        }
-        marked.released += marked.note(marks.released, *hit);
-        marked.given_back.insert(marked.given_back.end(), hit->begin(), hit->end());
-    }
-    if (!marks.renewed.empty()) {
-        const auto hit = postgres::renew_rows(transaction, marks.renewed, token);
-        if (!hit.has_value()) {
-            return false;
-        }
-        marked.note(marks.renewed, *hit);
-    }
-    return true;
-}
-
-// The floor never passes a row that is neither ended nor deferred when this transaction commits.
-std::int64_t Drainer::floor() const {
-    return std::min(lane_.lowest_open(), drain_.lowest_kept().value_or(lane_.lowest_open())) - 1;
-}
-
-// A mark that hit nothing leaves its row in a state unknown to us, so then the floor stays where it
-// is. `written` is for when the transaction has committed.
+// The floor of all drainers together. A mark that hit nothing leaves its row in a state unknown to
+// us, so then the floor stays where it is. `written` is for when the transaction has committed.
 bool Drainer::write_floor_if_due(postgres::Transaction& transaction, bool all_hit,
                                  std::optional<std::int64_t>& written) {
     const Time now = postgres::monotonic_now();
-    const std::int64_t reached = floor();
     const bool due = now >= floor_written_at_ + FLOOR_INTERVAL || drain_.stopping();
-    if (!all_hit || reached == floor_written_ || !due) {
+    if (!all_hit || !due) {
         return true;
     }
-    if (!postgres::write_floor(transaction, reached)) {
+    const std::int64_t lowest = shares_.lowest_floor();
+    if (lowest == floor_written_) {
+        return true;
+    }
+    if (!postgres::write_floor(transaction, lowest)) {
         return false;
     }
-    written = reached;
+    written = lowest;
     floor_written_at_ = now;
     return true;
 }
 
 // At a stop, so that the next start walks nothing that is over.
 void Drainer::write_last_floor() {
-    // With rows still in hand, floor() counts on marks that are not going to be written.
-    if (!prepared_ || drain_.in_hand() > 0 || floor() == floor_written_) {
+    if (!prepared_) {
+        return;
+    }
+    shares_.leave(reached());
+    if (shares_.lowest_floor() == floor_written_) {
         return;
     }
     postgres::Transaction transaction("outbox_drainer: writing where to begin next time");
@@ -276,21 +274,6 @@ void Drainer::write_last_floor() {
         return;
     }
     floor_written_ = written.value_or(floor_written_);
-}
-
-void Drainer::count(const Marked& marked) {
-    postgres::DrainerCounters& counters = slot_.counters();
-    postgres::add(counters.published, marked.published);
-    postgres::add(counters.failed, marked.failed);
-    postgres::add(counters.released, marked.released);
-    postgres::add(counters.stale_marks, marked.lost.size());
-    if (!marked.lost.empty()) {
-        postgres::log_warning(
-            "outbox_drainer: " + std::to_string(marked.lost.size()) +
-                " marks hit no row under the claim that they were made for",
-            "The first row is seq " + std::to_string(marked.lost.front()) +
-                "; it was deleted, changed or claimed by somebody else meanwhile.");
-    }
 }
 
 // Rows given back, and rows that somebody else has changed, lie behind the cursor: without this

@@ -208,36 +208,6 @@ TEST(AmqpConnection, BlockedAndUnblocked) {
     EXPECT_EQ(socket_option(client.connection.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT), 20000);
 }
 
-TEST(AmqpConnection, ReturnedMessagesAreSkipped) {
-    Broker broker([](Peer& peer) {
-        (void)peer.handshake({2047, 4096, 0});
-        const Writer returned =
-            Writer().u16(312).short_string("NO_ROUTE").short_string("events").short_string("k");
-        const auto header = [](std::uint64_t size) {
-            return Writer().u16(60).u16(0).u64(size).u16(0).bytes();
-        };
-        peer.send_method(1, 60, 50, returned);
-        peer.send_frame(2, 1, header(5000));
-        peer.send_frame(3, 1, std::string(4088, 'x'));
-        peer.send_method(0, 10, 60, Writer().short_string("between the frames"));
-        peer.send_frame(3, 1, std::string(912, 'x'));
-        peer.send_ack(1);
-        peer.send_method(1, 60, 50, returned);
-        peer.send_frame(2, 1, header(0));
-        peer.send_ack(2);
-        peer.send_frame(3, 1, "a body that belongs to nothing");
-        peer.wait_for_close();
-    });
-    Client client;
-    ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-    EXPECT_TRUE(client.next_as<Blocked>().has_value());
-    EXPECT_EQ(client.next_as<Confirm>().value_or(Confirm{}).tag, 1U);
-    EXPECT_EQ(client.next_as<Confirm>().value_or(Confirm{}).tag, 2U);
-    const std::optional<Closed> closed = client.next_as<Closed>();
-    ASSERT_TRUE(closed.has_value());
-    EXPECT_EQ(closed->failure.text, "unexpected content body from the broker on channel 1");
-}
-
 TEST(AmqpConnection, UnexpectedMethodIsNamed) {
     Broker broker([](Peer& peer) {
         (void)peer.handshake();

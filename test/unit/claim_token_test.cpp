@@ -57,6 +57,14 @@ TEST(ClaimToken, EveryClaimHasItsOwn) {
     EXPECT_NE(make_token(SELF, 1), make_token(changed([](Incarnation& i) { ++i.generation; }), 1));
 }
 
+TEST(ClaimToken, SaysUnderWhatSuspicionItWasMade) {
+    EXPECT_EQ(parse_token(make_token(SELF, 7))->suspicion, 0U);
+    EXPECT_EQ(parse_token(make_token(SELF, 7, 1))->suspicion, 1U);
+    EXPECT_EQ(parse_token(make_token(SELF, 7, 500))->suspicion, 500U);
+    EXPECT_EQ(parse_token(make_token(SELF, 7, 1000000))->suspicion, MAX_SUSPICION);
+    EXPECT_EQ(parse_token(make_token(SELF, 7, 500))->counter, 7U);
+}
+
 TEST(ClaimToken, RefusesEveryOtherForm) {
     for (const char* token :
          {"",
@@ -66,7 +74,9 @@ TEST(ClaimToken, RefusesEveryOtherForm) {
           "obd2:abc:1:10:0:2:ff",
           "OBD1:abc:1:10:0:2:ff",
           "obd1:abc:1:10:0:2",
-          "obd1:abc:1:10:0:2:ff:1",
+          "obd1:abc:1:10:0:2:ff:0",  // says nothing, and so is not written
+          "obd1:abc:1:10:0:2:ff:10000",
+          "obd1:abc:1:10:0:2:ff:1:1",
           "obd1:abc:1:10:0:2:ff:",
           "obd1:abc:1:10:0:2:",
           "obd1::1:10:0:2:ff",

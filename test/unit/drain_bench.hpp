@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -73,6 +74,11 @@ class Bench {
             event.payload = payload;
             event.attempts = attempts;
             event.deferred = deferred;
+            event.leads = deferred;
+            if (!groups.empty()) {
+                event.group = groups.front();
+                groups.pop_front();
+            }
         }
         result.token = "token " + std::to_string(id);
         if (count > 0) {
@@ -135,6 +141,8 @@ class Bench {
             EXPECT_EQ(of_batch.token, "token " + std::to_string(of_batch.batch));
             add(all.published, of_batch.published);
             add(all.failed, of_batch.failed);
+            add(all.ended, of_batch.ended);
+            add(all.deferred, of_batch.deferred);
             add(all.released, of_batch.released);
             add(all.renewed, of_batch.renewed);
         }
@@ -149,6 +157,7 @@ class Bench {
     std::string payload = "payload";
     std::int32_t attempts = 0;
     bool deferred = false;
+    std::deque<std::uint64_t> groups;  ///< of the next rows to be claimed; empty: none
     std::map<BatchId, std::vector<Event>> memory;
     std::vector<std::int64_t> published;
     std::vector<BatchId> finished_batches;

@@ -195,7 +195,7 @@ TEST(Drain, ANackBecomesAFailedMarkWithBackoff) {
     EXPECT_LE(marks.failed[0].delay, 8s);
 }
 
-TEST(Drain, ARejectedRowIsFailedWithoutBeingSent) {
+TEST(Drain, ARejectedRowEndsWithoutBeingSent) {
     Bench bench;
     bench.connect();
     bench.claim(2);
@@ -206,9 +206,12 @@ TEST(Drain, ARejectedRowIsFailedWithoutBeingSent) {
     bench.confirm(1);
     ASSERT_EQ(bench.kind(), Kind::transact);
     const BatchMarks marks = bench.marks();
-    ASSERT_EQ(marks.failed.size(), 1U);
-    EXPECT_EQ(marks.failed[0].seq, 2);
-    EXPECT_EQ(marks.failed[0].error, "rejected: routing_key_too_long: 256 bytes, at most 255");
+    EXPECT_TRUE(marks.failed.empty());
+    ASSERT_EQ(marks.ended.size(), 1U);
+    EXPECT_EQ(marks.ended[0].seq, 2);
+    EXPECT_EQ(marks.ended[0].outcome, EndedMark::Outcome::rejected);
+    EXPECT_EQ(marks.ended[0].code, "routing_key_too_long");
+    EXPECT_EQ(marks.ended[0].error, "rejected: routing_key_too_long: 256 bytes, at most 255");
     EXPECT_EQ(marks.published, Seqs{1});
 }
 

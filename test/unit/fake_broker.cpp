@@ -161,6 +161,7 @@ std::optional<Published> Peer::read_message() {
     arguments.u16();
     message.exchange = arguments.short_string();
     message.routing_key = arguments.short_string();
+    message.mandatory = (arguments.u8() & 1U) != 0;
     frame = read_frame();
     if (!frame || frame->type != header_frame) {
         return std::nullopt;
@@ -242,6 +243,14 @@ void Peer::send_ack(std::uint64_t tag, bool multiple) {
 
 void Peer::send_nack(std::uint64_t tag, bool multiple) {
     send_method(1, 60, 120, Writer().u64(tag).u8(multiple ? 1 : 0));
+}
+
+void Peer::send_return(std::uint64_t body_size, std::uint16_t flags, const Writer& values) {
+    send_method(
+        1, 60, 50,
+        Writer().u16(312).short_string("NO_ROUTE").short_string("events").short_string("k"));
+    send_frame(header_frame, 1,
+               Writer().u16(60).u16(0).u64(body_size).u16(flags).raw(values.bytes()).bytes());
 }
 
 void Peer::send_connection_close(std::uint16_t code, std::string_view text) {

@@ -60,6 +60,7 @@ struct Frame {
 struct Published {
     std::string exchange;
     std::string routing_key;
+    bool mandatory = false;
     std::string header;  ///< payload of the content header frame
     std::string body;
     std::size_t body_frames = 0;
@@ -105,6 +106,9 @@ class Peer {
     void send_tune(const Tuning& tuning);
     void send_ack(std::uint64_t tag, bool multiple = false);
     void send_nack(std::uint64_t tag, bool multiple = false);
+    /// The method and the content header of a return; what is set of the properties is up to
+    /// `flags` and `values`.
+    void send_return(std::uint64_t body_size, std::uint16_t flags = 0, const Writer& values = {});
     void send_connection_close(std::uint16_t code, std::string_view text);
     void send_channel_close(std::uint16_t code, std::string_view text);
     /// The server's side of everything up to confirm.select-ok; nullopt when the client did not

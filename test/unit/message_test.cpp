@@ -482,6 +482,14 @@ TEST(MessageHeaders, EnvelopeIsSentOnlyWhenSet) {
               "outbox-source-position:l-1;}");
 }
 
+TEST(MessageHeaders, AReplaySaysSoAndKeepsTheMessageId) {
+    Event event = small_event();
+    const std::string message_id = built(event).message_id;
+    event.replay_job = 17;
+    EXPECT_EQ(show(FieldValue{built(event).headers}), "F{outbox-replay:l17;}");
+    EXPECT_EQ(built(event).message_id, message_id);
+}
+
 TEST(MessageHeaders, SchemaReferenceKeepsItsTypeAndItsLimits) {
     const JsonTokens text(R"("urn:schema:7")");
     Event event = small_event();
@@ -576,6 +584,107 @@ TEST(Properties, OptionalOnesTakeNoRoom) {
     built(event, rules);
     --rules.max_properties_bytes;
     EXPECT_EQ(rejected(event, rules).code, "headers_too_large");
+}
+
+/// What check_event says of an event whose payload and key are as large as they are in it; "" when
+/// nothing.
+std::string checked(const Event& event, const MessageRules& rules = RULES) {
+    const StoredBytes stored{.payload = event.payload.size(),
+                             .key = event.key.value_or(std::string_view()).size()};
+    const std::optional<Rejection> rejection = check_event(event, stored, rules);
+    return rejection ? rejection->code + ": " + rejection->detail : "";
+}
+
+TEST(Check, SaysWhatBuildingTheMessageWouldSay) {
+    const std::string too_long(256, 'x');
+    const std::string large(1025, 'x');
+    const JsonTokens list("[]");
+    const JsonTokens reserved(R"({"outbox-id":1})");
+    std::vector<Event> events(9, small_event());
+    events[0].event_type = std::nullopt;
+    events[1].destination = too_long;
+    events[2].content_type = too_long;
+    events[3].priority = 256;
+    events[4].expiration_ms = -1;
+    events[5].occurred_at_us = -1;
+    events[6].payload = large;
+    events[7].attributes = list.json();
+    events[8].attributes = reserved.json();
+    for (const Event& event : events) {
+        const Rejection rejection = rejected(event);
+        EXPECT_EQ(checked(event), rejection.code + ": " + rejection.detail);
+    }
+    EXPECT_EQ(checked(small_event()), "");
+}
+
+// The short cut for events without JSON must never let one through that does not fit.
+TEST(Check, AgreesWithTheMessageOnTheSizeOfProperties) {
+    MessageRules rules = RULES;
+    rules.max_properties_bytes = 10000;
+    std::size_t refused = 0;
+    for (std::size_t size = 0; size < 12000; size += 7) {
+        const std::string text(size, 'x');
+        for (auto member : {&Event::tracestate, &Event::causation_id, &Event::source_event_id}) {
+            Event event = small_event();
+            event.*member = text;
+            Message message;
+            const bool fits = !build_message(event, rules, message);
+            EXPECT_EQ(checked(event, rules).empty(), fits) << size;
+            refused += fits ? 0 : 1;
+        }
+    }
+    EXPECT_GT(refused, 0U);
+}
+
+// Every bounded part of the message at its largest: what the short cut counts on.
+TEST(Check, LargestBoundedPropertiesAreSmall) {
+    const std::string longest(255, 'x');
+    Event event = small_event();
+    for (auto member :
+         {&Event::message_id, &Event::destination, &Event::event_type, &Event::content_type,
+          &Event::content_encoding, &Event::correlation_id, &Event::reply_to}) {
+        event.*member = longest;
+    }
+    for (auto member : {&Event::key, &Event::traceparent, &Event::tracestate,
+                        &Event::source_event_id, &Event::causation_id}) {
+        event.*member = "";
+    }
+    event.source = longest;
+    event.schema_version = 1;
+    event.source_position = 1;
+    event.occurred_at_us = 1;
+    event.priority = 1;
+    event.expiration_ms = 315360000000;
+    MessageRules rules = RULES;
+    rules.max_properties_bytes = 4096;
+    built(event, rules);
+}
+
+TEST(Check, CountsThePayloadAndTheKeyAsTheyAreStored) {
+    const Event event = small_event();
+    EXPECT_FALSE(check_event(event, {.payload = 1024, .key = 1024}, RULES));
+    EXPECT_EQ(check_event(event, {.payload = 1025}, RULES)->code, "message_too_large");
+    EXPECT_EQ(check_event(event, {.key = 1025}, RULES)->detail,
+              "column key is 1025 bytes long, the limit is 1024");
+}
+
+TEST(Check, TraceparentIsVersion00OfTheStandard) {
+    Event event = small_event();
+    event.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    EXPECT_EQ(checked(event), "");
+    for (const char* bad : {"", "00", "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
+                            "00-0af7651916cd43dd8448eb211c80319c_b7ad6b7169203331-01",
+                            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331_01",
+                            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333g-01",
+                            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+                            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+                            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-"}) {
+        event.traceparent = bad;
+        EXPECT_TRUE(checked(event).starts_with("invalid_traceparent: ")) << bad;
+        built(event);  // drainers send it: whoever gets it ignores it
+    }
 }
 
 }  // namespace

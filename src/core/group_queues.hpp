@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace outbox {
+
+/// The claimed rows that keep an order, by group. At most one row of a group is *out* (about to be
+/// sent, or sent and unconfirmed); the others wait for it in the order of their numbers. Rows are
+/// known by the caller's index.
+class GroupQueues {
+  public:
+    /// Adds a row in hand. Gives the row that may go out now, if any: this one, when none of its
+    /// group is out.
+    std::optional<std::size_t> add(std::uint64_t group, std::int64_t seq, std::size_t row);
+    /// The row that was out has reached its end: gives the next one, which is out from now on.
+    std::optional<std::size_t> advance(std::uint64_t group);
+    /// The row that was out did not reach its end and is not out any more.
+    void take_back(std::uint64_t group);
+    /// Takes the waiting rows out of their queue.
+    std::vector<std::size_t> remove_waiting(std::uint64_t group);
+    std::vector<std::size_t> remove_all_waiting();
+
+    /// A row of the group failed, and until that is written no other may go: what is added
+    /// meanwhile is not let out. Counted.
+    void hold(std::uint64_t group);
+    void release(std::uint64_t group);
+    bool is_held(std::uint64_t group) const;
+
+    /// Rows of the group wait in the deferred lane for those in hand.
+    void set_followed(std::uint64_t group);
+    bool is_followed(std::uint64_t group) const;
+
+    /// The row is in hand no more.
+    void forget(std::uint64_t group);
+    /// Rows of the group in hand, whatever their state.
+    std::size_t in_hand(std::uint64_t group) const;
+    /// Those of them that wait or are out.
+    std::size_t unsettled(std::uint64_t group) const;
+
+  private:
+    struct Group {
+        std::map<std::int64_t, std::size_t> waiting;  ///< by seq
+        bool out = false;
+        std::size_t in_hand = 0;
+        std::size_t held = 0;
+        bool followed = false;
+    };
+
+    const Group* find(std::uint64_t group) const;
+    static std::optional<std::size_t> let_out(Group& group);
+
+    std::unordered_map<std::uint64_t, Group> groups_;
+};
+
+}  // namespace outbox

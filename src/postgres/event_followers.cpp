@@ -1,0 +1,187 @@
+// Groups in the deferred lane: rows are put behind others of their group, and called when the group
+// is free.
+#include "postgres/event_sql.hpp"
+#include "postgres/event_store.hpp"
+#include "postgres/statement.hpp"
+
+extern "C" {
+#include "catalog/pg_type.h"
+}
+
+namespace outbox::postgres {
+
+namespace {
+
+Statement lock_holders_statement = {
+    "SELECT h.seq FROM outbox.event h WHERE h.seq OPERATOR(pg_catalog.=) ANY ($1)"
+    " AND h.next_attempt_at IS NOT NULL AND h.published_at IS NULL AND h.dead_at IS NULL"
+    " ORDER BY h.seq FOR SHARE SKIP LOCKED",
+    1,
+    {INT8ARRAYOID},
+    nullptr};
+
+Statement defer_statement = {
+    "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by IS NULL"
+    " AND e.published_at IS NULL AND e.dead_at IS NULL"
+    " FOR NO KEY UPDATE SKIP LOCKED)"
+    " UPDATE outbox.event e SET next_attempt_at = 'infinity'"
+    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    1,
+    {INT8ARRAYOID},
+    nullptr};
+
+// clang-format off
+// A group is free when the lowest row that holds it is one that waits. Then the lowest of those that
+// wait are due, all at one time, so that they are taken in the order of their numbers.
+#define RELEASE_FOLLOWERS(group_columns, known_group, in_group, order) \
+    "WITH freed AS MATERIALIZED (SELECT DISTINCT " group_columns " FROM outbox.event g" \
+    " WHERE g.seq OPERATOR(pg_catalog.=) ANY ($1) AND " known_group ")," \
+    " waiting AS MATERIALIZED (SELECT f.seq FROM freed g" \
+    " CROSS JOIN LATERAL (SELECT h.next_attempt_at, h.claimed_by FROM outbox.event h" \
+    " WHERE " HOLDS("h") " AND " in_group("h") " ORDER BY " order("h") " LIMIT 1) first" \
+    " CROSS JOIN LATERAL (SELECT h.seq, h.next_attempt_at, h.claimed_by FROM outbox.event h" \
+    " WHERE " HOLDS("h") " AND " in_group("h") " ORDER BY " order("h") " LIMIT $2) f" \
+    " WHERE first.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND first.claimed_by IS NULL" \
+    " AND f.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND f.claimed_by IS NULL)," \
+    " free AS MATERIALIZED (SELECT e.seq FROM outbox.event e" \
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT w.seq FROM waiting w))" \
+    " AND e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL" \
+    " FOR NO KEY UPDATE SKIP LOCKED)" \
+    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()" \
+    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq"
+
+#define SAME_SOURCE(row) \
+    row ".source OPERATOR(pg_catalog.>=) g.source AND " row ".source OPERATOR(pg_catalog.<=) g.source"
+#define SAME_KEY(row) \
+    SAME_SOURCE(row) " AND " row ".key OPERATOR(pg_catalog.>=) g.key AND " row \
+    ".key OPERATOR(pg_catalog.<=) g.key"
+#define KEY_ORDER(row) row ".source, " row ".key, " row ".seq"
+#define SOURCE_ORDER(row) row ".source, " row ".seq"
+// clang-format on
+
+Statement release_key_followers_statement = {
+    RELEASE_FOLLOWERS("g.source, g.key", "g.key IS NOT NULL", SAME_KEY, KEY_ORDER),
+    2,
+    {INT8ARRAYOID, INT8OID},
+    nullptr};
+Statement release_source_followers_statement = {
+    RELEASE_FOLLOWERS("g.source", "true", SAME_SOURCE, SOURCE_ORDER),
+    2,
+    {INT8ARRAYOID, INT8OID},
+    nullptr};
+
+// clang-format off
+// Skip scans: the lowest row of one group after the other.
+Statement waiting_keys_statement = {
+    "WITH RECURSIVE head AS ((SELECT h.source, h.key, h.seq, h.next_attempt_at, h.claimed_by"
+    " FROM outbox.event h WHERE " HOLDS("h") " AND h.key IS NOT NULL"
+    " AND ROW(h.source, h.key) OPERATOR(pg_catalog.>) ROW(coalesce((SELECT b.source FROM outbox.event b"
+    " WHERE b.seq OPERATOR(pg_catalog.=) $1), ''), coalesce((SELECT b.key FROM outbox.event b"
+    " WHERE b.seq OPERATOR(pg_catalog.=) $1), '')) ORDER BY h.source, h.key, h.seq LIMIT 1)"
+    " UNION ALL SELECT n.* FROM head g CROSS JOIN LATERAL"
+    " (SELECT h.source, h.key, h.seq, h.next_attempt_at, h.claimed_by FROM outbox.event h"
+    " WHERE " HOLDS("h") " AND h.key IS NOT NULL"
+    " AND ROW(h.source, h.key) OPERATOR(pg_catalog.>) ROW(g.source, g.key)"
+    " ORDER BY h.source, h.key, h.seq LIMIT 1) n)"
+    " SELECT g.seq, " KEY_HASH("g") ", g.next_attempt_at OPERATOR(pg_catalog.=) 'infinity'"
+    " AND g.claimed_by IS NULL FROM head g LIMIT $2",
+    2,
+    {INT8OID, INT8OID},
+    nullptr};
+Statement waiting_sources_statement = {
+    "WITH RECURSIVE head AS ((SELECT h.source, h.seq, h.next_attempt_at, h.claimed_by"
+    " FROM outbox.event h WHERE " HOLDS("h")
+    " AND h.source OPERATOR(pg_catalog.>) coalesce((SELECT b.source FROM outbox.event b"
+    " WHERE b.seq OPERATOR(pg_catalog.=) $1), '') ORDER BY h.source, h.seq LIMIT 1)"
+    " UNION ALL SELECT n.* FROM head g CROSS JOIN LATERAL"
+    " (SELECT h.source, h.seq, h.next_attempt_at, h.claimed_by FROM outbox.event h"
+    " WHERE " HOLDS("h") " AND h.source OPERATOR(pg_catalog.>) g.source"
+    " ORDER BY h.source, h.seq LIMIT 1) n)"
+    " SELECT g.seq, " SOURCE_HASH("g") ", g.next_attempt_at OPERATOR(pg_catalog.=) 'infinity'"
+    " AND g.claimed_by IS NULL FROM head g LIMIT $2",
+    2,
+    {INT8OID, INT8OID},
+    nullptr};
+// clang-format on
+
+Statement call_all_statement = {
+    "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+    " WHERE e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL"
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED)"
+    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
+    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    1,
+    {INT8OID},
+    nullptr};
+
+// The rows that a statement with one array of numbers gave.
+std::optional<std::span<const std::int64_t>> change(Transaction& transaction, Statement& statement,
+                                                    std::span<const std::int64_t> seqs) {
+    std::span<const std::int64_t> hit;
+    const bool ok = transaction.run([&] {
+        execute(statement, {bigint_array(seqs)}, Access::write);
+        hit = returned_seqs();
+    });
+    return ok ? std::optional(hit) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::span<const std::int64_t>> lock_holders(Transaction& transaction,
+                                                          std::span<const std::int64_t> seqs) {
+    return change(transaction, lock_holders_statement, seqs);
+}
+
+std::optional<std::span<const std::int64_t>> defer_rows(Transaction& transaction,
+                                                        std::span<const std::int64_t> seqs) {
+    return change(transaction, defer_statement, seqs);
+}
+
+std::optional<std::size_t> release_followers(Transaction& transaction, Ordering ordering,
+                                             std::span<const std::int64_t> seqs) {
+    if (ordering != Ordering::per_key && ordering != Ordering::per_source) {
+        return 0;
+    }
+    Statement& statement = ordering == Ordering::per_key ? release_key_followers_statement
+                                                         : release_source_followers_statement;
+    std::size_t count = 0;
+    const bool ok = transaction.run([&] {
+        execute(statement, {bigint_array(seqs), Int64GetDatum(FOLLOWERS_AT_ONCE)}, Access::write);
+        count = row_count();
+    });
+    return ok ? std::optional(count) : std::nullopt;
+}
+
+std::optional<std::span<const WaitingGroup>> waiting_groups(Transaction& transaction,
+                                                            Ordering ordering, std::int64_t after,
+                                                            std::size_t limit) {
+    Statement& statement =
+        ordering == Ordering::per_key ? waiting_keys_statement : waiting_sources_statement;
+    std::span<const WaitingGroup> groups;
+    const bool ok = transaction.run([&] {
+        execute(statement, {Int64GetDatum(after), Int64GetDatum(static_cast<std::int64_t>(limit))},
+                Access::read);
+        const std::size_t count = row_count();
+        auto* found = allocate<WaitingGroup>(count);
+        for (std::size_t i = 0; i < count; i++) {
+            found[i] = {int64_column(i, 1), static_cast<std::uint64_t>(int64_column(i, 2)),
+                        bool_column(i, 3)};
+        }
+        SPI_freetuptable(SPI_tuptable);
+        groups = {found, count};
+    });
+    return ok ? std::optional(groups) : std::nullopt;
+}
+
+std::optional<std::size_t> call_all_followers(Transaction& transaction, std::size_t limit) {
+    std::size_t count = 0;
+    const bool ok = transaction.run([&] {
+        execute(call_all_statement, {Int64GetDatum(static_cast<std::int64_t>(limit))},
+                Access::write);
+        count = row_count();
+    });
+    return ok ? std::optional(count) : std::nullopt;
+}
+
+}  // namespace outbox::postgres

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <span>
+
+#include "postgres/transaction.hpp"
+
+namespace outbox::postgres {
+
+// What a drainer writes to its relay, and calls for it. Each runs one statement in `transaction`,
+// which must be open; false: it failed and the transaction is aborted.
+
+/// Pauses the relay with this reason, if it is not paused.
+bool pause_relay(Transaction& transaction, const char* reason);
+/// Calls the relay's on_dead function for each of these events. An error in it is logged and
+/// undone, and nothing else comes of it.
+bool call_on_dead(Transaction& transaction, std::span<const std::int64_t> seqs);
+
+}  // namespace outbox::postgres

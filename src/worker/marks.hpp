@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/drain.hpp"
+#include "worker/drainer.hpp"
+
+namespace outbox::worker {
+
+/// What the marks of a transaction did.
+struct Drainer::Marked {
+    std::size_t published = 0;
+    std::size_t failed = 0;
+    std::size_t deferred = 0;
+    std::size_t released = 0;
+    std::vector<EndedMark> ended;
+    std::vector<std::int64_t> lost;        ///< marks that hit no row under their claim
+    std::vector<std::int64_t> given_back;  ///< rows released
+
+    /// Notes which of the rows were hit, and gives how many.
+    std::size_t note(std::vector<std::int64_t> wanted, std::span<const std::int64_t> hit);
+};
+
+}  // namespace outbox::worker

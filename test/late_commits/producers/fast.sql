@@ -1,0 +1,2 @@
+\set key random(1, :keys)
+SELECT late_commits.emit(:key);

@@ -1,0 +1,154 @@
+#include "core/claim_order.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "drain_bench.hpp"
+
+namespace outbox {
+namespace {
+
+using Seqs = std::vector<std::int64_t>;
+using Verdict = ClaimOrder::Verdict;
+using test::Bench;
+using test::bench_settings;
+
+const ClaimOrder::Limits WIDE{100, 1 << 20, 3};
+
+Candidate row(std::int64_t seq, std::optional<std::uint64_t> group = std::nullopt,
+              std::int64_t holder = 0) {
+    return {seq, group, holder, 10};
+}
+
+Seqs deferred(const ClaimOrder& order) {
+    Seqs seqs;
+    for (const ClaimOrder::Deferral& deferral : order.deferrals()) {
+        seqs.push_back(deferral.seq);
+    }
+    return seqs;
+}
+
+TEST(ClaimOrder, RowsWithoutAGroupAreNeverBlocked) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    order.block(row(1));
+    EXPECT_EQ(order.judge_fresh(row(2)), Verdict::take);
+    EXPECT_EQ(order.judge_due(row(3)), Verdict::take);
+}
+
+TEST(ClaimOrder, TakesNoMoreRowsOrBytesThanThereIsRoomFor) {
+    Bench bench;
+    ClaimOrder order(bench.drain, {2, 15, 3});
+    EXPECT_EQ(order.judge_fresh(row(1)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(2)), Verdict::full) << "bytes";
+    ClaimOrder large(bench.drain, {2, 5, 3});
+    EXPECT_EQ(large.judge_fresh(row(1)), Verdict::take) << "a first row may be larger";
+    ClaimOrder few(bench.drain, {1, 1000, 3});
+    EXPECT_EQ(few.judge_fresh(row(1)), Verdict::take);
+    EXPECT_EQ(few.judge_fresh(row(2)), Verdict::full) << "rows";
+}
+
+TEST(ClaimOrder, AFreshRowGoesBehindWhatHoldsItsGroup) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_fresh(row(5, 7, 3)), Verdict::defer);
+    EXPECT_EQ(order.judge_fresh(row(6, 8)), Verdict::take) << "another group";
+    EXPECT_EQ(order.judge_fresh(row(9, 7)), Verdict::defer) << "behind the one that was deferred";
+    ASSERT_EQ(order.deferrals().size(), 2U);
+    EXPECT_EQ(order.deferrals()[0].behind, 3);
+    EXPECT_EQ(order.deferrals()[1].behind, 0);
+}
+
+TEST(ClaimOrder, AFreshRowGoesBeforeWhatWaitsForIt) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_fresh(row(5, 7, 8)), Verdict::take);
+    EXPECT_TRUE(order.leads(5)) << "and calls it at its end";
+}
+
+TEST(ClaimOrder, AHotKeyLeavesRoomForOthers) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    for (std::int64_t seq = 1; seq <= 3; seq++) {
+        EXPECT_EQ(order.judge_fresh(row(seq, 7)), Verdict::take);
+    }
+    EXPECT_EQ(order.judge_fresh(row(4, 7)), Verdict::defer);
+    EXPECT_EQ(order.judge_fresh(row(5, 8)), Verdict::take);
+    EXPECT_EQ(order.followed(), std::vector<std::uint64_t>{7});
+}
+
+TEST(ClaimOrder, RowsInHandCountForTheCap) {
+    DrainSettings settings = bench_settings();
+    Bench bench(settings);
+    bench.connect();
+    bench.groups = {7, 7};
+    bench.claim(2);
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_fresh(row(3, 7)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(4, 7)), Verdict::defer);
+}
+
+TEST(ClaimOrder, AVisibleRowThatCannotBeTakenBlocksItsGroupFromThereOn) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    order.block(row(5, 7));
+    EXPECT_EQ(order.judge_fresh(row(4, 7)), Verdict::take) << "it comes before";
+    EXPECT_EQ(order.judge_due(row(6, 7)), Verdict::defer);
+    EXPECT_EQ(order.judge_fresh(row(8, 7)), Verdict::defer);
+    EXPECT_EQ(order.judge_fresh(row(9, 8)), Verdict::take);
+    EXPECT_TRUE(order.blocked().contains(7));
+}
+
+TEST(ClaimOrder, ADueRowNeedsTheOneBeforeItToBeOnItsWay) {
+    Bench bench;
+    bench.connect();
+    bench.deferred = true;
+    bench.groups = {7};
+    bench.claim(1);
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_due(row(2, 7, 1)), Verdict::take) << "1 is in hand";
+    EXPECT_EQ(order.judge_due(row(4, 7, 2)), Verdict::take) << "2 is taken here";
+    EXPECT_EQ(order.judge_due(row(9, 8, 6)), Verdict::defer) << "6 waits for something";
+    EXPECT_EQ(order.judge_due(row(10, 8, 9)), Verdict::defer);
+    EXPECT_TRUE(order.leads(2));
+}
+
+TEST(ClaimOrder, AFailedRowInHandIsNotOnItsWay) {
+    Bench bench;
+    bench.connect();
+    bench.deferred = true;
+    bench.groups = {7};
+    bench.claim(1);
+    bench.publish_all();
+    bench.confirm(1, false, false);
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_due(row(2, 7, 1)), Verdict::defer);
+}
+
+TEST(ClaimOrder, WhatIsBehindALockedRowIsNotKept) {
+    Bench bench;
+    ClaimOrder order(bench.drain, WIDE);
+    for (const auto& [seq, group] : std::vector<std::pair<std::int64_t, std::uint64_t>>{
+             {1, 7}, {2, 8}, {3, 7}, {4, 8}, {5, 9}}) {
+        order.judge_fresh(row(seq, group));
+    }
+    // Row 2 was locked.
+    EXPECT_EQ(order.behind_locked(Seqs{1, 3, 4, 5}), Seqs{4});
+    EXPECT_TRUE(order.blocked().contains(8));
+}
+
+TEST(ClaimOrder, TheWholeLineStopsInsteadOfDeferring) {
+    DrainSettings settings = bench_settings();
+    settings.ordering = Ordering::stop_the_line;
+    Bench bench(settings);
+    ClaimOrder order(bench.drain, WIDE);
+    EXPECT_EQ(order.judge_fresh(row(1, 0)), Verdict::take);
+    order.block(row(2, 0));
+    EXPECT_EQ(order.judge_fresh(row(3, 0)), Verdict::stop);
+    EXPECT_TRUE(deferred(order).empty());
+}
+
+}  // namespace
+}  // namespace outbox
