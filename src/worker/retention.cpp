@@ -33,6 +33,8 @@ Duration Drainer::until_collection(Time now) const {
 
 void Drainer::collect() {
     const Time now = postgres::monotonic_now();
+    // Also when there is nothing to do, so that a retention which comes back counts at once.
+    retention_.configure(now, settings_.retention, settings_.dead_retention);
     if (!may_collect() || now < retention_retry_at_) {
         return;
     }
@@ -40,7 +42,6 @@ void Drainer::collect() {
         retention_retry_at_ = now + RETRY_READING;
         return;
     }
-    retention_.configure(now, settings_.retention, settings_.dead_retention);
     if (retention_.begin(now, shares_.lowest_floor())) {
         collect_chunk(now);
     } else if (position_is_due(now)) {
@@ -57,6 +58,7 @@ bool Drainer::begin_retention() {
         return false;
     }
     retention_ = Retention(*position);
+    retention_.configure(postgres::monotonic_now(), settings_.retention, settings_.dead_retention);
     retention_position_ = position;
     return true;
 }

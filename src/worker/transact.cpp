@@ -96,6 +96,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     }
     if (claim.sequence_moved) {
         shares_.forget_floors();
+        retention_ = Retention();
         sequence_file_ = table_.sequence_file;
         floor_written_ = NO_FLOOR;
         floor_written_at_ = Time{};
