@@ -195,9 +195,9 @@ void Drain::hold_group_of(std::size_t index) {
         return;
     }
     row.holds_group = true;
-    groups_.take_back(*row.event->group);
-    groups_.hold(*row.event->group);
+    groups_.hold(*row.event->group, row.event->seq);
     put_behind(*row.event->group);
+    advance_group_of(index);
 }
 
 void Drain::advance_group_of(std::size_t index) {
@@ -210,11 +210,11 @@ void Drain::advance_group_of(std::size_t index) {
     }
 }
 
-// What waits in hand for a row that failed. With stop_the_line all waits, so nothing has to be
+// What waits in hand behind a row that failed or is given back. With stop_the_line all waits, so nothing has to be
 // written to the rows behind: they are just given back.
 void Drain::put_behind(std::uint64_t group) {
     const bool whole_line = settings_.ordering == Ordering::stop_the_line;
-    for (std::size_t index : groups_.remove_waiting(group)) {
+    for (std::size_t index : groups_.remove_held(group)) {
         rows_[index].state = whole_line ? RowState::releasing : RowState::deferring;
         releasing_++;
         if (!whole_line) {
@@ -380,9 +380,7 @@ void Drain::let_in(std::size_t index) {
     if (event.leads) {
         groups_.set_followed(*event.group);
     }
-    if (groups_.is_held(*event.group)) {
-        put_behind(*event.group);
-    }
+    put_behind(*event.group);
 }
 
 void Drain::transaction_failed(Time now) {

@@ -190,6 +190,11 @@ class Drain {
     bool carries(std::int64_t seq) const;
     /// How many rows of the group are in hand and not confirmed.
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
+    /// Whether an earlier row of the group in hand failed or is given back, and that is not written
+    /// yet.
+    bool is_held(std::uint64_t group, std::int64_t seq) const {
+        return groups_.is_held(group, seq);
+    }
     /// Whether rows of the group are in hand.
     bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
     /// Whether it could publish now: it is connected, and nothing keeps it from working.
