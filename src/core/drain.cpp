@@ -190,14 +190,20 @@ void Drain::fail(Time now, std::size_t index, std::string_view error_class, std:
 }
 
 void Drain::hold_group_of(std::size_t index) {
-    Row& row = rows_[index];
-    if (!row.event->group.has_value()) {
-        return;
+    if (const std::optional<std::uint64_t> group = rows_[index].event->group) {
+        hold_behind(index);
+        put_behind(*group);
+        advance_group_of(index);
     }
-    row.holds_group = true;
-    groups_.hold(*row.event->group, row.event->seq);
-    put_behind(*row.event->group);
-    advance_group_of(index);
+}
+
+// Until what became of the row is written, no later one of its group may go.
+void Drain::hold_behind(std::size_t index) {
+    Row& row = rows_[index];
+    if (row.event->group.has_value() && !row.holds_group) {
+        row.holds_group = true;
+        groups_.hold(*row.event->group, row.event->seq);
+    }
 }
 
 void Drain::advance_group_of(std::size_t index) {
@@ -217,6 +223,7 @@ void Drain::put_behind(std::uint64_t group) {
     for (std::size_t index : groups_.remove_held(group)) {
         rows_[index].state = whole_line ? RowState::releasing : RowState::deferring;
         releasing_++;
+        hold_behind(index);
         if (!whole_line) {
             groups_.set_followed(group);
         }
@@ -515,6 +522,14 @@ bool Drain::carries(std::int64_t seq) const {
     }
     const RowState state = rows_[found->second].state;
     return state == RowState::ready || state == RowState::sent || state == RowState::published;
+}
+
+bool Drain::is_held(std::uint64_t group, std::int64_t seq) const {
+    return groups_.is_held(group, seq) &&
+           std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
+               return row.holds_group && row.event->group == group && row.event->seq < seq &&
+                      (row.state == RowState::releasing || row.set_aside);
+           });
 }
 
 BucketMask Drain::buckets_in_hand() const noexcept {

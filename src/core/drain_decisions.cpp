@@ -165,10 +165,7 @@ void Drain::release_later(std::size_t index) {
     }
     row.state = RowState::releasing;
     releasing_++;
-    if (row.event->group.has_value()) {
-        row.holds_group = true;
-        groups_.hold(*row.event->group, row.event->seq);
-    }
+    hold_behind(index);
 }
 
 void Drain::give_up_unsent() {

@@ -35,6 +35,7 @@ enum class Deviation : std::uint8_t {
     keeps_lane_at_handover,    ///< does not go back to the floor of the buckets that it takes
     forgets_given_back,        ///< a row that is given back is no hole
     sweeps_groups_in_hand,     ///< and those that wait for a locked row
+    sweeps_late_after_reorder, ///< does not call what waited by the old ordering at once
     no_search_for_killers,     ///< whatever a drainer died with is claimed again as it was
     charges_neighbours,        ///< of a row that may have killed its drainer
 };
@@ -191,7 +192,7 @@ class SimClaim {
         if (is(Deviation::due_before_gaps)) {
             take_due();
         }
-        take_from_gaps(std::min(due_.size(), half));
+        take_from_gaps(takeable_due());
         if (!is(Deviation::due_before_gaps)) {
             take_due();
         }
@@ -256,10 +257,21 @@ class SimClaim {
             return false;
         }
         complete = before < limit && in_gaps_.size() == before;
-        complete_up_to_ = complete          ? lane.cursor()
+        walked_to_ = complete          ? lane.cursor()
                           : in_gaps_.empty() ? 0
                                              : in_gaps_.back().row.seq;
+        if (!is(Deviation::due_beyond_walk)) {
+            order.set_walked_to(walked_to_);
+        }
         return true;
+    }
+
+    // Room is kept for those only that need not wait.
+    std::size_t takeable_due() const {
+        return static_cast<std::size_t>(std::count_if(
+            due_.begin(), due_.end(), [this](const Walked& due) {
+                return !due.group.has_value() || due.row.seq <= walked_to_;
+            }));
     }
 
     std::size_t read_rows(std::int64_t lo, std::int64_t hi, std::size_t most,
@@ -338,9 +350,6 @@ class SimClaim {
     }
 
     void take_due() {
-        if (!is(Deviation::due_beyond_walk)) {
-            order.set_walked_to(complete_up_to_);
-        }
         for (const Walked& row : due_) {
             if (!has_room(order.judge_due(candidate(row)))) {
                 more = true;
@@ -509,7 +518,7 @@ class SimClaim {
     std::vector<Walked> in_gaps_;
     std::vector<Walked> fresh_;
     std::vector<std::int64_t> deferred_;
-    std::int64_t complete_up_to_ = INT64_MAX;
+    std::int64_t walked_to_ = INT64_MAX;
     std::size_t holes_tried_ = 0;
     std::size_t taken_back_ = 0;
     std::optional<Duration> halted_for_;

@@ -52,7 +52,8 @@ struct SimRow {
     bool refused = false;   ///< by the client, before anything was sent
     Moment claim_snapshot = 0;
     Ordering claim_ordering = Ordering::best_effort;
-    Moment requeued_at = 0;  ///< by an operator, after its end or a failure
+    Moment requeued_at = 0;         ///< by an operator, after its end or a failure
+    bool revived_too_late = false;  ///< at that time later rows of its group were in hand
 
     bool visible() const { return committed_at != 0 && !deleted; }
     bool unended() const { return visible() && end == End::none; }
@@ -260,6 +261,10 @@ class SimDatabase {
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;
+        target.revived_too_late = std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
+            return other.unended() && !other.token.empty() &&
+                   group_of(other, ordering) == group_of(target, ordering);
+        });
         return true;
     }
 

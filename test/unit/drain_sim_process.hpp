@@ -232,8 +232,8 @@ class SimProcess : public SimShell {
                a.is_scheduled() ||
                // Will never be sent, so it stops nobody but the line.
                (a.refused && b.claim_ordering != Ordering::stop_the_line) ||
-               // An operator revived it when the other one was on its way.
-               a.requeued_at > b.claim_snapshot ||
+               // An operator revived it when the other one was claimed, or others between them.
+               a.requeued_at > b.claim_snapshot || a.revived_too_late ||
                // An operator revived the later one before the earlier one's turn had come.
                b.requeued_at > 0;
     }

@@ -184,6 +184,7 @@ class SimShell {
         lane_ = FreshLane(database_.floor);
         floor_written_ = database_.floor;
         sweep_at_ = now + Duration{10000};
+        called_by_ = settings_.ordering;
         prepared_ = true;
     }
 
@@ -208,11 +209,22 @@ class SimShell {
         drainers_sharing_ =
             static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
         drain.share_with(share.owned == 0 ? 1 : drainers_sharing_);
-        if (reclaim_pending_ && reclaim(now)) {
+        if (reclaim_pending_ && reclaim(now) && call_after_reorder(now)) {
             reclaim_pending_ = false;
             drain.woken();
         }
         drain.hold_claims(!prepared_ || buckets_ == 0 || reclaim_pending_);
+    }
+
+    // What waited for others by another ordering perhaps waits for nobody by this one.
+    bool call_after_reorder(Time now) {
+        if (called_by_ != ordering() && !is(Deviation::sweeps_late_after_reorder)) {
+            if (!sweep_groups(now)) {
+                return false;
+            }
+            called_by_ = ordering();
+        }
+        return true;
     }
 
     std::int64_t reached() const {
@@ -644,9 +656,9 @@ class SimShell {
         sweep_turn(history_position_, 0, std::max<std::int64_t>(floor_written_, 0), now);
     }
 
-    void sweep_groups(Time now) {
+    bool sweep_groups(Time now) {
         if (!begin()) {
-            return;
+            return false;
         }
         std::size_t called = 0;
         if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
@@ -665,6 +677,7 @@ class SimShell {
         if (called > 0) {
             drain.woken();
         }
+        return true;
     }
 
     std::size_t call_stranded_groups(Time now) {
@@ -704,6 +717,7 @@ class SimShell {
     BucketMask buckets_ = 0;
     std::size_t drainers_sharing_ = 1;
     Ordering shared_ordering_ = Ordering::per_key;
+    Ordering called_by_ = Ordering::per_key;
     std::set<std::uint64_t> blocked_groups_;
     std::map<BatchId, std::vector<Event>> memory_;
     std::uint64_t relay_version_ = 0;
