@@ -660,17 +660,9 @@ class SimShell {
         if (!begin()) {
             return false;
         }
-        std::size_t called = 0;
+        std::size_t called = call_followers_without_group(now);
         if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
-            called = call_stranded_groups(now);
-        } else {
-            for (SimRow& row : database_.rows) {
-                if (row.unended() && row.next_attempt == NEVER && row.token.empty() &&
-                    !row.locked) {
-                    database_.change(row.seq).next_attempt = now;
-                    called++;
-                }
-            }
+            called += call_stranded_groups(now);
         }
         database_.commit();
         ledger_.swept += called;
@@ -678,6 +670,21 @@ class SimShell {
             drain.woken();
         }
         return true;
+    }
+
+    // By another ordering they had one. With stop_the_line nothing waits for a row of its own.
+    std::size_t call_followers_without_group(Time now) {
+        std::size_t called = 0;
+        for (const SimRow& row : database_.rows) {
+            const bool has_group =
+                ordering() != Ordering::stop_the_line && group_of(row, ordering()).has_value();
+            if (row.unended() && row.next_attempt == NEVER && row.token.empty() && !row.locked &&
+                !has_group) {
+                database_.change(row.seq).next_attempt = now;
+                called++;
+            }
+        }
+        return called;
     }
 
     std::size_t call_stranded_groups(Time now) {
