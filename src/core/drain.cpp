@@ -337,7 +337,8 @@ void Drain::set_aside(std::size_t index) {
 
 void Drain::add_claim(const TransactionResult& result) {
     if (result.claimed.empty()) {
-        if (plan_.claim > 0) {
+        // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
+        if (plan_.claim > 0 && !result.more) {
             suspicion_ = 0;
             suspicion_until_ = 0;
         }

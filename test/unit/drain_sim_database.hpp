@@ -100,6 +100,7 @@ struct SimLedger {
     std::size_t taken_back = 0;
     std::size_t given_back_by_hand = 0;
     std::size_t swept = 0;  ///< rows that waited for nobody, called by the slow sweep
+    std::size_t called_in_vain = 0;  ///< by the sweep: what they waited for was there
     std::size_t deferred = 0;
     std::size_t walked = 0;  ///< rows of the fresh lane that claims have read
     std::size_t claimed = 0;
@@ -261,7 +262,7 @@ class SimDatabase {
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;
-        target.revived_too_late = std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
+        target.revived_too_late = in_claim || std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
             return other.unended() && !other.token.empty() &&
                    group_of(other, ordering) == group_of(target, ordering);
         });
@@ -320,6 +321,7 @@ class SimDatabase {
     Moment clock = 1;
     std::int64_t floor = 0;
     bool down = false;
+    bool in_claim = false;  ///< a claim runs, with a snapshot taken before
     std::size_t followers_at_once = 64;
 
     // The relay's row.

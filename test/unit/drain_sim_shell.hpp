@@ -665,7 +665,6 @@ class SimShell {
             called += call_stranded_groups(now);
         }
         database_.commit();
-        ledger_.swept += called;
         if (called > 0) {
             drain.woken();
         }
@@ -684,7 +683,16 @@ class SimShell {
                 called++;
             }
         }
+        ledger_.swept += called;
         return called;
+    }
+
+    // One that was given back and is going to be claimed again.
+    bool waits_for_fresh_row(const SimRow& follower) const {
+        return std::any_of(database_.rows.begin(), database_.rows.end(), [&](const SimRow& row) {
+            return row.fresh() && row.seq < follower.seq &&
+                   group_of(row, ordering()) == group_of(follower, ordering());
+        });
     }
 
     std::size_t call_stranded_groups(Time now) {
@@ -703,7 +711,12 @@ class SimShell {
         }
         std::size_t called = 0;
         for (std::int64_t seq : stranded) {
-            called += database_.release_group(database_.row(seq), ordering(), now);
+            const bool in_vain = waits_for_fresh_row(database_.row(seq));
+            const std::size_t count =
+                database_.release_group(database_.row(seq), ordering(), now);
+            ledger_.called_in_vain += in_vain ? count : 0;
+            ledger_.swept += in_vain ? 0 : count;
+            called += count;
         }
         return called;
     }

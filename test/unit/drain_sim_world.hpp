@@ -285,9 +285,11 @@ class SimWorld {
         if (dice_.chance(0.3) && database_.rows.size() < 400) {
             database_.produce(dice_, now, rows_);
         }
+        database_.in_claim = true;
         for (int i = 0; i < 3; i++) {
             operate(now);
         }
+        database_.in_claim = false;
     }
 
     void operate(Time now) {

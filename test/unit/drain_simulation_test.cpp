@@ -40,7 +40,7 @@ TEST(DrainSimulation, KeepsThePromisesWhateverHappens) {
     SimLedger sum;
     std::size_t duplicates = 0;
     std::size_t crashes = 0;
-    for (int i = 0; i < test::scaled(200); i++) {
+    for (int i = 0; i < test::scaled(100); i++) {
         const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
         SCOPED_TRACE(test::rerun_hint(seed));
         SimWorld world(seed, any_world(seed));
@@ -65,6 +65,60 @@ TEST(DrainSimulation, KeepsThePromisesWhateverHappens) {
               << sum.may_be_sent_again << "\n";
     EXPECT_GT(sum.stale_marks, 0U) << "the worlds are too calm to mean anything";
     EXPECT_GT(duplicates, 0U);
+}
+
+// Faults of all kinds, but no transaction fails and nobody writes past the rules.
+SimWorldOptions world_by_the_rules(std::uint64_t seed) {
+    Dice dice(seed ^ 0x5eedU);
+    SimWorldOptions options;
+    options.failed_marks = false;
+    options.requeues = dice.chance(0.5);
+    options.pauses = dice.chance(0.3);
+    options.drainers = static_cast<std::size_t>(dice.between(1, 3));
+    options.ordering = dice.chance(0.7) ? Ordering::per_key : Ordering::per_source;
+    return options;
+}
+
+TEST(DrainSimulation, NobodyWaitsForTheSweepWhereAllKeepToTheRules) {
+    const std::uint64_t base = test::base_seed();
+    std::size_t deferred = 0;
+    for (int i = 0; i < test::scaled(40); i++) {
+        const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
+        SCOPED_TRACE(test::rerun_hint(seed));
+        SimWorld world(seed, world_by_the_rules(seed));
+        world.run(2500);
+        world.finish();
+        deferred += world.ledger.deferred;
+        EXPECT_EQ(world.ledger.swept, 0U) << "rows waited for nobody";
+        ASSERT_FALSE(HasFailure());
+    }
+    EXPECT_GT(deferred, 0U);
+}
+
+SimWorldOptions world_with_killers(std::uint64_t seed) {
+    Dice dice(seed ^ 0x5eedU);
+    SimWorldOptions options;
+    options.killers = true;
+    options.crashes = false;
+    options.failed_marks = false;
+    options.drainers = static_cast<std::size_t>(dice.between(1, 3));
+    options.ordering = static_cast<Ordering>(dice.below(4));
+    return options;
+}
+
+TEST(DrainSimulation, RowsThatKillDrainersAreFoundAndNoNeighbourIsCharged) {
+    const std::uint64_t base = test::base_seed();
+    std::size_t killed = 0;
+    for (int i = 0; i < test::scaled(40); i++) {
+        const std::uint64_t seed = base + static_cast<std::uint64_t>(i);
+        SCOPED_TRACE(test::rerun_hint(seed));
+        SimWorld world(seed, world_with_killers(seed));
+        world.run(2500);
+        world.finish();
+        killed += world.killed;
+        ASSERT_FALSE(HasFailure());
+    }
+    EXPECT_GT(killed, 0U);
 }
 
 }  // namespace
