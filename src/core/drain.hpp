@@ -190,8 +190,8 @@ class Drain {
     bool carries(std::int64_t seq) const;
     /// How many rows of the group are in hand and not confirmed.
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
-    /// Whether an earlier row of the group is in hand that a walk does not see as it is going to be:
-    /// one that is given back, or one whose outcome could not be written.
+    /// Whether an earlier row of the group is in hand that a walk does not see as it is going to
+    /// be: one that is given back, or one whose outcome could not be written.
     bool is_held(std::uint64_t group, std::int64_t seq) const;
     /// Whether rows of the group are in hand.
     bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
@@ -330,7 +330,8 @@ class Drain {
     /// Halved by each claim that fails, so that a row which nobody can claim is found; doubled by
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
-    std::size_t suspicion_ = 0;        ///< most rows of the next claim; 0: nobody is suspected
+    std::size_t suspicion_ = 0;  ///< most rows of the next claim; 0: nobody is suspected
+    bool short_claim_ = false;   ///< the last claim got less than it asked for, and there is more
     std::size_t suspicion_until_ = 0;  ///< suspected no more when as many went well at once
     bool look_ = true;
     Time next_look_{};

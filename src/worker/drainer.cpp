@@ -189,9 +189,6 @@ void Drainer::take_settings() {
     if (fresh.enabled && fresh.broker_uri.empty()) {
         slot_.set_error("outbox_drainer.broker_uri is not set");
     }
-    if (fresh.ordering != settings_.ordering) {
-        sweep_at_ = now;
-    }
     settings_ = fresh;
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
@@ -206,7 +203,11 @@ void Drainer::share_buckets(Time now) {
                                             .able = drain_.is_able(),
                                             .idle = ~drain_.buckets_in_hand(),
                                             .floor = reached()});
-    shared_ordering_ = ordering();
+    if (ordering() != shared_ordering_) {
+        shared_ordering_ = ordering();
+        keyless_sweeps_ = KEYLESS_SWEEPS;
+        sweep_at_ = now;
+    }
     if (share.taken.buckets != 0) {
         if (share.taken.floor < lane_.cursor()) {
             lane_ = FreshLane(std::min(reached(), share.taken.floor));

@@ -73,7 +73,6 @@ class Drainer {
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
     ClaimOrder::Limits claim_limits(std::size_t rows) const;
-    void follow_up_alone();
 
     // The marks (marks.cpp).
     bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
@@ -90,6 +89,8 @@ class Drainer {
     bool walk(postgres::Transaction& transaction, Claim& claim);
     bool look_whether_halted(postgres::Transaction& transaction, Claim& claim);
     bool read_gaps(postgres::Transaction& transaction, Claim& claim);
+    bool find_holders(postgres::Transaction& transaction, Claim& claim,
+                      std::span<const postgres::WalkedRow> rows);
     void take_from_gaps(Claim& claim, std::size_t room_for_due);
     void take_due(Claim& claim);
     bool walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last);
@@ -132,6 +133,8 @@ class Drainer {
     void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
     void sweep_groups();
     void look_at_backlog();
+    std::optional<std::size_t> call_ungrouped(postgres::Transaction& transaction,
+                                              std::size_t called_before);
     std::optional<std::size_t> call_stranded_groups(postgres::Transaction& transaction);
 
     // Rows whose retention is over (retention.cpp).
@@ -165,6 +168,10 @@ class Drainer {
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
     std::int64_t group_sweep_position_ = 0;
+    /// How many sweeps still look for rows without a key that wait: under another ordering they had
+    /// a group.
+    int keyless_sweeps_ = KEYLESS_SWEEPS;
+    static constexpr int KEYLESS_SWEEPS = 2;
     AnnouncementLimit announcements_;
     Random killer_jitter_;
 

@@ -303,12 +303,9 @@ void Drainer::sweep_groups() {
         note_database_error(transaction.error());
         return;
     }
-    std::optional<std::size_t> called;
-    if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
-        called = call_stranded_groups(transaction);
-    } else {
-        called = collects_ ? postgres::call_all_followers(transaction, CHUNK)
-                           : std::optional<std::size_t>(0);
+    std::optional<std::size_t> called = call_stranded_groups(transaction);
+    if (called.has_value() && collects_) {
+        called = call_ungrouped(transaction, *called);
     }
     if (!called.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
@@ -317,7 +314,7 @@ void Drainer::sweep_groups() {
     if (*called > 0) {
         drain_.woken();
     }
-    if (*called == CHUNK) {
+    if (*called >= CHUNK) {
         sweep_at_ = postgres::monotonic_now();
     }
 }
@@ -336,7 +333,27 @@ void Drainer::look_at_backlog() {
     }
 }
 
+// Rows that wait and belong to no group (any more): the ordering has been changed.
+std::optional<std::size_t> Drainer::call_ungrouped(postgres::Transaction& transaction,
+                                                   std::size_t called_before) {
+    const bool by_key = ordering() == Ordering::per_key;
+    if (ordering() == Ordering::per_source || (by_key && keyless_sweeps_ == 0)) {
+        return called_before;
+    }
+    const auto called = postgres::call_all_followers(transaction, by_key, CHUNK);
+    if (!called.has_value()) {
+        return std::nullopt;
+    }
+    if (by_key && *called == 0) {
+        keyless_sweeps_--;
+    }
+    return called_before + *called;
+}
+
 std::optional<std::size_t> Drainer::call_stranded_groups(postgres::Transaction& transaction) {
+    if (ordering() != Ordering::per_key && ordering() != Ordering::per_source) {
+        return 0;
+    }
     const auto waiting =
         postgres::waiting_groups(transaction, ordering(), group_sweep_position_, GROUPS_AT_ONCE);
     if (!waiting.has_value()) {
