@@ -25,6 +25,7 @@ struct SimWorldOptions {
     bool requeues = false;      ///< operators revive rows that have ended, and discard others
     bool pauses = false;        ///< operators pause the relay
     bool reorders = false;      ///< operators change its ordering
+    bool crowds = true;         ///< few rows of a group may be in hand
     bool scheduled = false;     ///< rows that are not to go before their time
     std::size_t drainers = 2;
     Ordering ordering = Ordering::per_key;
@@ -59,7 +60,8 @@ class SimWorld {
         rows_.sources = static_cast<std::size_t>(dice_.between(1, 3));
         rows_.killer = options.killers ? 0.01 : 0;
         rows_.scheduled = options.scheduled ? 0.05 : 0;
-        rows_per_group_ = static_cast<std::size_t>(dice_.chance(0.5) ? 64 : dice_.between(1, 5));
+        rows_per_group_ = static_cast<std::size_t>(
+            dice_.chance(0.5) || !options.crowds ? 64 : dice_.between(1, 5));
         floor_interval_ = Duration{dice_.between(0, 3000)};
         refusals_ = dice_.chance(0.3) ? 0 : 0.1;
         for (std::size_t slot = 0; slot < processes_.size(); slot++) {

@@ -72,6 +72,7 @@ SimWorldOptions world_by_the_rules(std::uint64_t seed) {
     Dice dice(seed ^ 0x5eedU);
     SimWorldOptions options;
     options.failed_marks = false;
+    options.crowds = false;
     options.requeues = dice.chance(0.5);
     options.pauses = dice.chance(0.3);
     options.drainers = static_cast<std::size_t>(dice.between(1, 3));
