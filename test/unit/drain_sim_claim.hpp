@@ -28,6 +28,7 @@ enum class Deviation : std::uint8_t {
     due_beyond_walk,           ///< takes what is due where the walk has not come
     due_before_gaps,           ///< takes what is due without having looked behind the cursor
     holder_not_locked,         ///< while others are deferred behind it
+    defers_behind_missed,      ///< behind a row that was not had, be it locked or ended
     keeps_rows_behind_locked,  ///< although an earlier row of their group was not had
     releases_early,            ///< calls followers while rows of their group are in hand
     never_releases,            ///< leaves followers to the sweep
@@ -406,11 +407,12 @@ class SimClaim {
         }
     }
 
+    // Given back, not deferred: the earlier row may have been missed because it has ended.
     void leave_behind(const std::vector<std::int64_t>& behind) {
         for (std::int64_t seq : behind) {
             SimRow& row = c_.database.change(seq);
             row.token.clear();
-            if (ordering_ != Ordering::stop_the_line) {
+            if (ordering_ != Ordering::stop_the_line && is(Deviation::defers_behind_missed)) {
                 row.next_attempt = NEVER;
                 deferred_.push_back(seq);
             }

@@ -67,10 +67,12 @@ class SimProcess : public SimShell {
     }
 
     /// The broker answers about one message or some; it may refuse them or find no queue for them.
-    void answer(Time now, double refusals) {
+    void answer(Time now, double refusals, std::optional<int> failing_key = std::nullopt) {
         const std::size_t at = dice_.below(unconfirmed.size());
-        const bool multiple = dice_.chance(0.3);
-        const bool ack = !dice_.chance(refusals);
+        const bool multiple = !failing_key.has_value() && dice_.chance(0.3);
+        const bool fails =
+            failing_key.has_value() && database_.row(unconfirmed[at].seq).key == *failing_key;
+        const bool ack = !fails && !dice_.chance(refusals);
         const std::size_t from = multiple ? 0 : at;
         for (std::size_t i = from; i <= at; i++) {
             settle(unconfirmed[i], ack, settings().mandatory && dice_.chance(refusals));

@@ -184,7 +184,7 @@ class SimShell {
         lane_ = FreshLane(database_.floor);
         floor_written_ = database_.floor;
         sweep_at_ = now + Duration{10000};
-        called_by_ = settings_.ordering;
+        called_by_.reset();
         prepared_ = true;
     }
 
@@ -737,7 +737,7 @@ class SimShell {
     BucketMask buckets_ = 0;
     std::size_t drainers_sharing_ = 1;
     Ordering shared_ordering_ = Ordering::per_key;
-    Ordering called_by_ = Ordering::per_key;
+    std::optional<Ordering> called_by_;  ///< by which ordering what waits was called first
     std::set<std::uint64_t> blocked_groups_;
     std::map<BatchId, std::vector<Event>> memory_;
     std::uint64_t relay_version_ = 0;

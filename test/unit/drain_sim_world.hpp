@@ -1,10 +1,12 @@
 #pragma once
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/drain.hpp"
@@ -25,9 +27,11 @@ struct SimWorldOptions {
     bool requeues = false;      ///< operators revive rows that have ended, and discard others
     bool pauses = false;        ///< operators pause the relay
     bool reorders = false;      ///< operators change its ordering
+    bool crowds = true;         ///< few rows of a group may be in hand
     bool scheduled = false;     ///< rows that are not to go before their time
     std::size_t drainers = 2;
     Ordering ordering = Ordering::per_key;
+    std::optional<int> failing_key;  ///< the broker refuses all its messages
     Deviation deviation = Deviation::none;
 };
 
@@ -59,16 +63,22 @@ class SimWorld {
         rows_.sources = static_cast<std::size_t>(dice_.between(1, 3));
         rows_.killer = options.killers ? 0.01 : 0;
         rows_.scheduled = options.scheduled ? 0.05 : 0;
-        rows_per_group_ = static_cast<std::size_t>(dice_.chance(0.5) ? 64 : dice_.between(1, 5));
+        rows_per_group_ = static_cast<std::size_t>(
+            dice_.chance(0.5) || !options.crowds ? 64 : dice_.between(1, 5));
         floor_interval_ = Duration{dice_.between(0, 3000)};
         refusals_ = dice_.chance(0.3) ? 0 : 0.1;
+        if (options.failing_key.has_value()) {
+            settings_.max_attempts = 0;
+            rows_.sources = 1;
+            rows_.keys = 4;
+        }
         for (std::size_t slot = 0; slot < processes_.size(); slot++) {
             start(slot);
         }
     }
 
     void run(int steps) {
-        for (int i = 0; i < steps && !::testing::Test::HasFailure(); i++) {
+        for (int i = 0; i < steps && !failed(); i++) {
             step();
             check_groups();
         }
@@ -76,12 +86,12 @@ class SimWorld {
 
     // The storm is over: all is drained, nobody is killed, time goes by only as they ask for it.
     void finish() {
-        if (::testing::Test::HasFailure()) {
+        if (failed()) {
             return;
         }
         calm_down();
         const Time since = now_;
-        for (int i = 0; (i == 0 || !all_ended()) && i < 20000 && !::testing::Test::HasFailure();
+        for (int i = 0; (i == 0 || !all_ended()) && i < 20000 && !failed();
              i++) {
             for (std::size_t slot = 0; slot < processes_.size(); slot++) {
                 start(slot);
@@ -107,6 +117,8 @@ class SimWorld {
         EXPECT_LE(ledger.duplicates(), ledger.may_be_sent_again);
     }
 
+    /// Where failures go, if not to the test that runs.
+    const ::testing::TestPartResultArray* failures = nullptr;
     SimLedger ledger;
     std::size_t crashes = 0;
     std::size_t killed = 0;
@@ -114,6 +126,10 @@ class SimWorld {
 
   private:
     using End = SimRow::End;
+
+    bool failed() const {
+        return failures != nullptr ? failures->size() > 0 : ::testing::Test::HasFailure();
+    }
 
     void start(std::size_t slot) {
         if (processes_[slot] != nullptr && !processes_[slot]->exited) {
@@ -201,7 +217,7 @@ class SimWorld {
         if (process.connecting) {
             process.finish_connecting(now_, !options_.faults || dice_.chance(0.8));
         } else if (process.up && !process.silent && !process.unconfirmed.empty()) {
-            process.answer(now_, refusals_);
+            process.answer(now_, refusals_, options_.failing_key);
         }
     }
 
@@ -479,7 +495,7 @@ class SimWorld {
         };
         each_running([this](SimProcess& process) { process.drain.stop(now_); });
         const Time latest = now_ + Duration{2100};
-        while (now_ <= latest && !::testing::Test::HasFailure()) {
+        while (now_ <= latest && !failed()) {
             each_running([this](SimProcess& process) { serve(process); });
             advance();
         }
