@@ -27,7 +27,12 @@ void ClaimOrder::block(const Candidate& row) {
     }
 }
 
+// What is given back by this very transaction is no row that the walk can see as free: it comes
+// before later ones all the same.
 bool ClaimOrder::is_closed(const Candidate& row) const {
+    if (hand_.is_held(*row.group, row.seq)) {
+        return true;
+    }
     const auto found = closed_.find(*row.group);
     return found != closed_.end() && row.seq > found->second;
 }
@@ -91,6 +96,9 @@ ClaimOrder::Verdict ClaimOrder::judge_fresh(const Candidate& row) {
 ClaimOrder::Verdict ClaimOrder::judge_due(const Candidate& row) {
     if (!row.group.has_value()) {
         return take(row);
+    }
+    if (row.seq > walked_to_ && !whole_line_) {
+        return Verdict::wait;
     }
     const bool free_to_go =
         row.holder == 0 || hand_.carries(row.holder) || wanted_groups_.contains(row.holder);

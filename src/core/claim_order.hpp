@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -46,12 +47,18 @@ class ClaimOrder {
         defer,  ///< to be put behind others of its group
         full,   ///< no room: the claim is complete without it
         stop,   ///< the whole line waits for a row before it
+        wait,   ///< left where it is until the walk has come there
     };
 
     ClaimOrder(const Drain& hand, const Limits& limits);
 
     /// From now on at most so many rows are taken, those taken before included.
     void limit_rows(std::size_t rows) noexcept { limits_.rows = rows; }
+
+    /// Behind the cursor all has been seen up to this row; the default is that all has been seen.
+    /// Deferred rows of groups beyond it wait: after a restart, or in buckets that another drainer
+    /// had, earlier rows of their group may be fresh again and not have been shown yet.
+    void set_walked_to(std::int64_t seq) noexcept { walked_to_ = seq; }
 
     /// The row is visible and cannot be taken now (locked, in somebody else's hand, refused by a
     /// trigger): later ones of its group wait for it.
@@ -98,6 +105,7 @@ class ClaimOrder {
     Limits limits_;
     bool whole_line_;  ///< stop_the_line: nothing is deferred, the claim ends instead
     std::int64_t bytes_ = 0;
+    std::int64_t walked_to_ = std::numeric_limits<std::int64_t>::max();
     std::vector<std::int64_t> wanted_;
     std::unordered_map<std::int64_t, std::optional<std::uint64_t>> wanted_groups_;
     std::unordered_map<std::uint64_t, std::size_t> taken_;

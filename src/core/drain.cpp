@@ -190,14 +190,20 @@ void Drain::fail(Time now, std::size_t index, std::string_view error_class, std:
 }
 
 void Drain::hold_group_of(std::size_t index) {
-    Row& row = rows_[index];
-    if (!row.event->group.has_value()) {
-        return;
+    if (const std::optional<std::uint64_t> group = rows_[index].event->group) {
+        hold_behind(index);
+        put_behind(*group);
+        advance_group_of(index);
     }
-    row.holds_group = true;
-    groups_.take_back(*row.event->group);
-    groups_.hold(*row.event->group);
-    put_behind(*row.event->group);
+}
+
+// Until what became of the row is written, no later one of its group may go.
+void Drain::hold_behind(std::size_t index) {
+    Row& row = rows_[index];
+    if (row.event->group.has_value() && !row.holds_group) {
+        row.holds_group = true;
+        groups_.hold(*row.event->group, row.event->seq);
+    }
 }
 
 void Drain::advance_group_of(std::size_t index) {
@@ -210,13 +216,14 @@ void Drain::advance_group_of(std::size_t index) {
     }
 }
 
-// What waits in hand for a row that failed. With stop_the_line all waits, so nothing has to be
+// What waits in hand behind a row that failed or is given back. With stop_the_line all waits, so nothing has to be
 // written to the rows behind: they are just given back.
 void Drain::put_behind(std::uint64_t group) {
     const bool whole_line = settings_.ordering == Ordering::stop_the_line;
-    for (std::size_t index : groups_.remove_waiting(group)) {
+    for (std::size_t index : groups_.remove_held(group)) {
         rows_[index].state = whole_line ? RowState::releasing : RowState::deferring;
         releasing_++;
+        hold_behind(index);
         if (!whole_line) {
             groups_.set_followed(group);
         }
@@ -330,7 +337,8 @@ void Drain::set_aside(std::size_t index) {
 
 void Drain::add_claim(const TransactionResult& result) {
     if (result.claimed.empty()) {
-        if (plan_.claim > 0) {
+        // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
+        if (plan_.claim > 0 && !result.more) {
             suspicion_ = 0;
             suspicion_until_ = 0;
         }
@@ -380,9 +388,7 @@ void Drain::let_in(std::size_t index) {
     if (event.leads) {
         groups_.set_followed(*event.group);
     }
-    if (groups_.is_held(*event.group)) {
-        put_behind(*event.group);
-    }
+    put_behind(*event.group);
 }
 
 void Drain::transaction_failed(Time now) {
@@ -487,9 +493,6 @@ DrainerState Drain::state() const {
     if (!settings_.enabled) {
         return DrainerState::disabled;
     }
-    if (settings_.paused) {
-        return DrainerState::paused;
-    }
     if (settings_.broker_uri.empty()) {
         return DrainerState::idle;
     }
@@ -498,6 +501,9 @@ DrainerState Drain::state() const {
     }
     if (link_ == Link::down || transaction_failures_ > 0) {
         return DrainerState::backoff;
+    }
+    if (settings_.paused) {
+        return DrainerState::paused;
     }
     if (blocked_) {
         return DrainerState::blocked;
@@ -517,6 +523,14 @@ bool Drain::carries(std::int64_t seq) const {
     }
     const RowState state = rows_[found->second].state;
     return state == RowState::ready || state == RowState::sent || state == RowState::published;
+}
+
+bool Drain::is_held(std::uint64_t group, std::int64_t seq) const {
+    return groups_.is_held(group, seq) &&
+           std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
+               return row.holds_group && row.event->group == group && row.event->seq < seq &&
+                      (row.state == RowState::releasing || row.set_aside);
+           });
 }
 
 BucketMask Drain::buckets_in_hand() const noexcept {

@@ -190,6 +190,9 @@ class Drain {
     bool carries(std::int64_t seq) const;
     /// How many rows of the group are in hand and not confirmed.
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
+    /// Whether an earlier row of the group is in hand that a walk does not see as it is going to be:
+    /// one that is given back, or one whose outcome could not be written.
+    bool is_held(std::uint64_t group, std::int64_t seq) const;
     /// Whether rows of the group are in hand.
     bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
     /// Whether it could publish now: it is connected, and nothing keeps it from working.
@@ -249,6 +252,7 @@ class Drain {
     void let_in(std::size_t index);
     void fail(Time now, std::size_t index, std::string_view error_class, std::string error);
     void hold_group_of(std::size_t index);
+    void hold_behind(std::size_t index);
     void advance_group_of(std::size_t index);
     void put_behind(std::uint64_t group);
     void give_up(std::size_t index);

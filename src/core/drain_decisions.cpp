@@ -157,11 +157,15 @@ void Drain::give_up_waiting(std::uint64_t group) {
     }
 }
 
+// Nothing later of its group may go before the row is back in the table and claimed again.
 void Drain::release_later(std::size_t index) {
-    if (rows_[index].state != RowState::releasing) {
-        rows_[index].state = RowState::releasing;
-        releasing_++;
+    Row& row = rows_[index];
+    if (row.state == RowState::releasing) {
+        return;
     }
+    row.state = RowState::releasing;
+    releasing_++;
+    hold_behind(index);
 }
 
 void Drain::give_up_unsent() {
@@ -357,7 +361,7 @@ void Drain::drop_row(std::size_t index) {
     rows_of_bucket_[bucket_of_event(*row.event)]--;
     if (row.event->group.has_value()) {
         if (row.holds_group) {
-            groups_.release(*row.event->group);
+            groups_.release(*row.event->group, row.event->seq);
         }
         groups_.forget(*row.event->group);
     }

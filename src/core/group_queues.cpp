@@ -9,8 +9,12 @@ const GroupQueues::Group* GroupQueues::find(std::uint64_t group) const {
     return found == groups_.end() ? nullptr : &found->second;
 }
 
+bool GroupQueues::is_held(const Group& group, std::int64_t seq) {
+    return !group.holders.empty() && *group.holders.begin() < seq;
+}
+
 std::optional<std::size_t> GroupQueues::let_out(Group& group) {
-    if (group.out || group.held > 0 || group.waiting.empty()) {
+    if (group.out || group.waiting.empty() || is_held(group, group.waiting.begin()->first)) {
         return std::nullopt;
     }
     const auto first = group.waiting.begin();
@@ -47,6 +51,20 @@ std::vector<std::size_t> GroupQueues::remove_waiting(std::uint64_t group) {
     return rows;
 }
 
+std::vector<std::size_t> GroupQueues::remove_held(std::uint64_t group) {
+    Group& queue = groups_[group];
+    std::vector<std::size_t> rows;
+    if (queue.holders.empty()) {
+        return rows;
+    }
+    const auto first = queue.waiting.upper_bound(*queue.holders.begin());
+    for (auto row = first; row != queue.waiting.end(); ++row) {
+        rows.push_back(row->second);
+    }
+    queue.waiting.erase(first, queue.waiting.end());
+    return rows;
+}
+
 std::vector<std::size_t> GroupQueues::remove_all_waiting() {
     std::vector<std::size_t> rows;
     for (auto& [id, group] : groups_) {
@@ -58,17 +76,18 @@ std::vector<std::size_t> GroupQueues::remove_all_waiting() {
     return rows;
 }
 
-void GroupQueues::hold(std::uint64_t group) {
-    groups_[group].held++;
+void GroupQueues::hold(std::uint64_t group, std::int64_t seq) {
+    groups_[group].holders.insert(seq);
 }
 
-void GroupQueues::release(std::uint64_t group) {
-    groups_[group].held--;
+void GroupQueues::release(std::uint64_t group, std::int64_t seq) {
+    std::multiset<std::int64_t>& holders = groups_[group].holders;
+    holders.erase(holders.find(seq));
 }
 
-bool GroupQueues::is_held(std::uint64_t group) const {
+bool GroupQueues::is_held(std::uint64_t group, std::int64_t seq) const {
     const Group* queue = find(group);
-    return queue != nullptr && queue->held > 0;
+    return queue != nullptr && is_held(*queue, seq);
 }
 
 void GroupQueues::set_followed(std::uint64_t group) {

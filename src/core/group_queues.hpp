@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -23,13 +24,16 @@ class GroupQueues {
     void take_back(std::uint64_t group);
     /// Takes the waiting rows out of their queue.
     std::vector<std::size_t> remove_waiting(std::uint64_t group);
+    /// Takes out those that wait behind a row that holds the group.
+    std::vector<std::size_t> remove_held(std::uint64_t group);
     std::vector<std::size_t> remove_all_waiting();
 
-    /// A row of the group failed, and until that is written no other may go: what is added
-    /// meanwhile is not let out. Counted.
-    void hold(std::uint64_t group);
-    void release(std::uint64_t group);
-    bool is_held(std::uint64_t group) const;
+    /// The row failed or is given back, and until that is written no later one of its group may
+    /// go: what is added meanwhile is not let out.
+    void hold(std::uint64_t group, std::int64_t seq);
+    void release(std::uint64_t group, std::int64_t seq);
+    /// Whether an earlier row than this one holds the group.
+    bool is_held(std::uint64_t group, std::int64_t seq) const;
 
     /// Rows of the group wait in the deferred lane for those in hand.
     void set_followed(std::uint64_t group);
@@ -47,11 +51,12 @@ class GroupQueues {
         std::map<std::int64_t, std::size_t> waiting;  ///< by seq
         bool out = false;
         std::size_t in_hand = 0;
-        std::size_t held = 0;
+        std::multiset<std::int64_t> holders;  ///< by seq
         bool followed = false;
     };
 
     const Group* find(std::uint64_t group) const;
+    static bool is_held(const Group& group, std::int64_t seq);
     static std::optional<std::size_t> let_out(Group& group);
 
     std::unordered_map<std::uint64_t, Group> groups_;

@@ -131,6 +131,7 @@ class Drainer {
     void sweep();
     void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
     void sweep_groups();
+    void look_at_backlog();
     std::optional<std::size_t> call_stranded_groups(postgres::Transaction& transaction);
 
     // Rows whose retention is over (retention.cpp).

@@ -5,6 +5,7 @@
 
 #include "postgres/log.hpp"
 #include "postgres/relay_settings.hpp"
+#include "postgres/relay_store.hpp"
 #include "postgres/wait.hpp"
 #include "worker/drainer.hpp"
 #include "worker/marks.hpp"
@@ -285,6 +286,9 @@ void Drainer::sweep() {
         return;
     }
     sweep_groups();
+    if (collects_) {
+        look_at_backlog();
+    }
     const std::int64_t floor = std::max<std::int64_t>(floor_written_, 0);
     sweep_turn(sweep_position_, floor, lane_.cursor());
     sweep_turn(history_position_, 0, floor);
@@ -315,6 +319,20 @@ void Drainer::sweep_groups() {
     }
     if (*called == CHUNK) {
         sweep_at_ = postgres::monotonic_now();
+    }
+}
+
+void Drainer::look_at_backlog() {
+    postgres::Transaction reading("outbox_drainer: looking at the backlog");
+    const auto backlog = reading.begin(InvalidOid) ? postgres::read_backlog(reading) : std::nullopt;
+    if (!backlog.has_value() || reading.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(reading.error());
+        return;
+    }
+    postgres::Transaction writing("outbox_drainer: noting the backlog");
+    if (!begin(writing) || !postgres::write_backlog(writing, *backlog) ||
+        writing.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(writing.error());
     }
 }
 

@@ -35,6 +35,9 @@ void Drainer::collect() {
     const Time now = postgres::monotonic_now();
     // Also when there is nothing to do, so that a retention which comes back counts at once.
     retention_.configure(now, settings_.retention, settings_.dead_retention);
+    if (now >= retention_.next_look()) {
+        share_buckets(now);  // the floor is that of all drainers, and ours is news to them
+    }
     if (!may_collect() || now < retention_retry_at_) {
         return;
     }
