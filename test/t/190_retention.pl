@@ -86,6 +86,7 @@ $node->configure('drainer.dead_retention' => undef);
 
 # Dead rows that are kept are not in the way. Each change of the setting makes a pass begin at once.
 query(q{DELETE FROM outbox.event});
+$node->configure('drainer.retention' => '3s');
 my $dead = 50_000;
 insert('kept dead', $dead, dead_at => q{now() - interval '1 day'}, outcome => "'dead'");
 wait_for(q{SELECT retention_from >= (SELECT max(seq) FROM outbox.event) FROM outbox.relay_state});
