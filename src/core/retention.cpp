@@ -9,6 +9,9 @@ namespace {
 
 // How many chunks without anything to be removed become stretches before the cursor waits.
 constexpr std::ptrdiff_t LEAD = 32;
+// How many rows a peek reads, and how soon the next one follows, a quarter further away.
+constexpr std::size_t PEEK = 16;
+constexpr Duration PEEK_PAUSE{1000};
 // With more stretches than this, neighbours are joined: more is read again, nothing is forgotten.
 constexpr std::size_t MOST_STRETCHES = 1024;
 constexpr std::size_t MOST_REFUSED = 10000;
@@ -52,7 +55,7 @@ void Retention::configure(Time now, Duration published, Duration dead) {
     for (auto& [lo, stretch] : stretches_) {
         stretch.due = now;
     }
-    ahead_at_ = behind_at_ = dead_at_ = now;
+    ahead_at_ = peek_at_ = behind_at_ = dead_at_ = now;
     dead_from_ = INT64_MIN;
     plan();
 }
@@ -80,12 +83,17 @@ void Retention::plan() {
         consider(Where::behind, behind_at_);
         if (may_go_ahead()) {
             consider(Where::ahead, ahead_at_);
+        } else {
+            consider(Where::peek, peek_at_);
         }
     }
     next_look_ = first == Time::max() ? first : std::max(first, rest_until_);
 }
 
 bool Retention::may_go_ahead() const {
+    if (cursor_ < over_at_) {
+        return true;
+    }
     const auto above = stretches_.upper_bound(removed_up_to_);
     return std::distance(above, stretches_.end()) < LEAD;
 }
@@ -117,6 +125,16 @@ bool Retention::prepare_turn(Time now) {
             return false;
         }
     }
+    if (turn_.where == Where::peek) {
+        turn_.after = cursor_ + peek_distance_;
+        turn_.last = floor_;
+        turn_.limit = PEEK;
+        if (turn_.after >= floor_) {
+            peek_distance_ = CHUNK;
+            peek_at_ = now + WAIT_MOST;
+            return false;
+        }
+    }
     if (turn_.where == Where::behind) {
         turn_.after = behind_;
         turn_.last = cursor_;
@@ -141,6 +159,10 @@ std::vector<std::int64_t> Retention::refused(Time now) const {
 
 // A row that failed before is tried alone, when there is nothing else to be removed in the chunk.
 std::span<const std::int64_t> Retention::choose(Time now, std::span<const RetainedRow> rows) {
+    if (turn_.where == Where::peek) {
+        take_peek(rows);
+        return chosen_;
+    }
     std::int64_t suspect = 0;
     read_ = rows.size();
     for (const RetainedRow& row : rows) {
@@ -169,6 +191,16 @@ std::span<const std::int64_t> Retention::choose(Time now, std::span<const Retain
     return chosen_;
 }
 
+// A single row may have been given any time by hand.
+void Retention::take_peek(std::span<const RetainedRow> rows) {
+    const auto over = std::count_if(rows.begin(), rows.end(), [this](const RetainedRow& row) {
+        return row.counts && row.left <= Duration{0} && !refused_.contains(row.seq);
+    });
+    if (over * 2 > static_cast<std::ptrdiff_t>(rows.size())) {
+        over_at_ = rows.back().seq;
+    }
+}
+
 void Retention::Later::add(std::int64_t seq, Time when) {
     lo = any ? std::min(lo, seq) : seq;
     hi = any ? std::max(hi, seq) : seq;
@@ -184,6 +216,10 @@ void Retention::finish(Time now, Duration took, std::span<const std::int64_t> re
         case Where::ahead:
             leave_missed(now, removed);
             finish_ahead(now, !removed.empty());
+            break;
+        case Where::peek:
+            peek_distance_ += peek_distance_ / 4;
+            peek_at_ = now + PEEK_PAUSE;
             break;
         case Where::again:
             leave_missed(now, removed);

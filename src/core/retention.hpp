@@ -26,8 +26,9 @@ struct RetainedRow {
 /// published late, or somebody has it locked) stays behind in a *stretch*, the part of a chunk that
 /// holds all such rows, with the time of the first of them; a stretch whose time has come is looked
 /// at again. So rows that ended otherwise and are kept are passed once, and a late row holds up
-/// nobody. A chunk in which nothing is over may be the edge or a hill of late rows: some such
-/// chunks become stretches, then the cursor waits for them.
+/// nobody. A chunk in which nothing is over may be the edge or the begin of a hill of late rows:
+/// some such chunks become stretches, then the cursor waits for them, unless peeks at growing
+/// distances find rows that are over.
 ///
 /// A row that was deferred when the cursor passed is noted when it is published. What is missed all
 /// the same (published by another drainer, or by hand) is found by a slow round through what lies
@@ -44,6 +45,7 @@ class Retention {
 
     enum class Where : std::uint8_t {
         ahead,   ///< rows above the cursor
+        peek,    ///< a few rows far above it, which are not removed now
         again,   ///< a stretch
         behind,  ///< the slow round
         dead,    ///< rows that ended without being published, by `dead_from`
@@ -111,6 +113,7 @@ class Retention {
     bool prepare_turn(Time now);
     void plan();
     bool may_go_ahead() const;
+    void take_peek(std::span<const RetainedRow> rows);
     bool is_in_stretch(std::int64_t seq) const;
     void keep_later(Time now);
     void keep_stretch(std::int64_t lo, std::int64_t hi, Time due);
@@ -130,11 +133,14 @@ class Retention {
     std::int64_t removed_up_to_;  ///< the highest row removed
     std::int64_t floor_ = 0;
     std::map<std::int64_t, Stretch> stretches_;  ///< by their first row; disjoint
+    std::int64_t over_at_ = 0;                   ///< where a peek found rows that are over
+    std::int64_t peek_distance_ = CHUNK;
     std::int64_t behind_ = 0;
     std::int64_t dead_from_ = INT64_MIN;
     std::map<std::int64_t, Refusal> refused_;
 
     Time ahead_at_{};
+    Time peek_at_{};
     Time behind_at_{};
     Time dead_at_{};
     Time rest_until_{};

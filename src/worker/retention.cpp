@@ -35,15 +35,19 @@ void Drainer::collect() {
     const Time now = postgres::monotonic_now();
     // Also when there is nothing to do, so that a retention which comes back counts at once.
     retention_.configure(now, settings_.retention, settings_.dead_retention);
-    if (now >= retention_.next_look()) {
-        share_buckets(now);  // the floor is that of all drainers, and ours is news to them
-    }
     if (!may_collect() || now < retention_retry_at_) {
         return;
     }
     if (!retention_position_.has_value() && !begin_retention()) {
         retention_retry_at_ = now + RETRY_READING;
         return;
+    }
+    if (now >= retention_.next_look()) {
+        // The floor is that of all drainers, and ours is news to them. Which may end our lead.
+        share_buckets(now);
+        if (!may_collect() || !retention_position_.has_value()) {
+            return;
+        }
     }
     if (retention_.begin(now, shares_.lowest_floor())) {
         collect_chunk(now);

@@ -86,29 +86,37 @@ $node->configure('drainer.dead_retention' => undef);
 
 # Dead rows that are kept are not in the way. Each change of the setting makes a pass begin at once.
 query(q{DELETE FROM outbox.event});
-$node->configure('drainer.retention' => '3600s');
+$node->configure('drainer.retention' => '3s');
 my $dead = 50_000;
 insert('kept dead', $dead, dead_at => q{now() - interval '1 day'}, outcome => "'dead'");
 wait_for(q{SELECT retention_from >= (SELECT max(seq) FROM outbox.event) FROM outbox.relay_state});
+$node->configure('drainer.retention' => '3600s');
 my $statistics = q{FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname = 'event'};
 my $read       = "SELECT idx_tup_fetch $statistics";
 my $removed    = query("SELECT n_tup_del $statistics");
-my $passes     = 10;
+my $passes     = 0;
+my $setting    = 3601;
 my $before;
-for my $pass (0 .. $passes)
+for my $turn (0 .. 10)
 {
 	insert('old', 1, published_at => q{now() - interval '1 day'});
-	$node->configure('drainer.retention' => 3601 + $pass . 's');
-	wait_for(gone_query('old'));
-	# The drainer's statistics come with a delay. The first of these passes brings those of all before.
-	if ($pass == 0 || $pass == $passes)
+	# More than once, since the event may not have been passed by the drainer when the pass begins.
+	OutboxDrainer::Cluster::wait_until(
+		'the old event is gone',
+		sub {
+			$passes++;
+			$node->configure('drainer.retention' => $setting++ . 's');
+			return query(gone_query('old')) eq 't';
+		});
+	# The drainer's statistics come with a delay. The first of these turns brings those of all before.
+	if ($turn == 0 || $turn == 10)
 	{
-		wait_for("SELECT n_tup_del > $removed + $pass $statistics");
-		$before //= query($read);
+		wait_for("SELECT n_tup_del > $removed + $turn $statistics");
+		($before, $passes) = (query($read), 0) if $turn == 0;
 	}
 }
 my $fetched = query($read) - $before;
-cmp_ok($fetched, '<', $dead, "$passes passes over $dead dead events that are kept read $fetched rows");
+cmp_ok($fetched, '<', $passes * $dead / 10, "$passes passes over $dead dead events that are kept read $fetched rows");
 query(q{DELETE FROM outbox.event});
 
 # Very many, while producers go on.

@@ -306,6 +306,19 @@ TEST(Retention, AHillOfLateRowsIsGoneRound) {
     EXPECT_TRUE(world.rows.empty());
 }
 
+TEST(Retention, AVeryLongHillOfLateRowsIsGoneRound) {
+    RetentionWorld world;
+    for (std::int64_t seq = 1; seq <= 400000; seq++) {
+        const bool late = seq > 10000 && seq <= 300000;
+        world.publish(seq, late ? world.now : 0h);
+    }
+    world.run_for(15min);
+    EXPECT_EQ(world.rows.size(), 290000U);
+    EXPECT_LE(world.reads, 2 * 400000U);
+    world.run_for(KEPT + 2min);
+    EXPECT_TRUE(world.rows.empty());
+}
+
 TEST(Retention, ARowThatWasDeferredBeyondTheRetentionOfItsNeighboursGoesInItsTurn) {
     RetentionWorld world;
     for (std::int64_t seq = 1; seq <= 3000; seq++) {
