@@ -166,6 +166,7 @@ void Drainer::transact_one_by_one() {
         }
         count(marked);
         announce(marked);
+        retention_.note_published(postgres::monotonic_now(), marks.published);
         look_again_at(marked);
     };
     for (const BatchMarks& marks : drain_.plan().marks) {
