@@ -216,8 +216,8 @@ void Drain::advance_group_of(std::size_t index) {
     }
 }
 
-// What waits in hand behind a row that failed or is given back. With stop_the_line all waits, so nothing has to be
-// written to the rows behind: they are just given back.
+// What waits in hand behind a row that failed or is given back. With stop_the_line all waits, so
+// nothing has to be written to the rows behind: they are just given back.
 void Drain::put_behind(std::uint64_t group) {
     const bool whole_line = settings_.ordering == Ordering::stop_the_line;
     for (std::size_t index : groups_.remove_held(group)) {

@@ -190,8 +190,8 @@ class Drain {
     bool carries(std::int64_t seq) const;
     /// How many rows of the group are in hand and not confirmed.
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
-    /// Whether an earlier row of the group is in hand that a walk does not see as it is going to be:
-    /// one that is given back, or one whose outcome could not be written.
+    /// Whether an earlier row of the group is in hand that a walk does not see as it is going to
+    /// be: one that is given back, or one whose outcome could not be written.
     bool is_held(std::uint64_t group, std::int64_t seq) const;
     /// Whether rows of the group are in hand.
     bool has_in_hand(std::uint64_t group) const { return groups_.in_hand(group) > 0; }
