@@ -22,23 +22,23 @@ namespace outbox::test {
 /// What a simulated shell does otherwise than the worker, to show that the simulation would notice.
 enum class Deviation : std::uint8_t {
     none,
-    fresh_ignores_holder,      ///< of its group in the deferred lane
-    due_ignores_row_below,     ///< likewise
-    gaps_do_not_block,         ///< rows of gaps that cannot be taken stop nobody
-    due_beyond_walk,           ///< takes what is due where the walk has not come
-    due_before_gaps,           ///< takes what is due without having looked behind the cursor
-    holder_not_locked,         ///< while others are deferred behind it
-    defers_behind_missed,      ///< behind a row that was not had, be it locked or ended
-    keeps_rows_behind_locked,  ///< although an earlier row of their group was not had
-    releases_early,            ///< calls followers while rows of their group are in hand
-    never_releases,            ///< leaves followers to the sweep
-    gives_up_rows_in_hand,     ///< hands buckets over with them
-    keeps_lane_at_handover,    ///< does not go back to the floor of the buckets that it takes
-    forgets_given_back,        ///< a row that is given back is no hole
-    sweeps_groups_in_hand,     ///< and those that wait for a locked row
-    sweeps_late_after_reorder, ///< does not call what waited by the old ordering at once
-    no_search_for_killers,     ///< whatever a drainer died with is claimed again as it was
-    charges_neighbours,        ///< of a row that may have killed its drainer
+    fresh_ignores_holder,       ///< of its group in the deferred lane
+    due_ignores_row_below,      ///< likewise
+    gaps_do_not_block,          ///< rows of gaps that cannot be taken stop nobody
+    due_beyond_walk,            ///< takes what is due where the walk has not come
+    due_before_gaps,            ///< takes what is due without having looked behind the cursor
+    holder_not_locked,          ///< while others are deferred behind it
+    defers_behind_missed,       ///< behind a row that was not had, be it locked or ended
+    keeps_rows_behind_locked,   ///< although an earlier row of their group was not had
+    releases_early,             ///< calls followers while rows of their group are in hand: harmless
+    never_releases,             ///< leaves followers to the sweep
+    gives_up_rows_in_hand,      ///< hands buckets over with them
+    keeps_lane_at_handover,     ///< does not go back to the floor of the buckets that it takes
+    forgets_given_back,         ///< a row that is given back is no hole
+    sweeps_groups_in_hand,      ///< and those that wait for a locked row: harmless
+    sweeps_late_after_reorder,  ///< does not call what waited by the old ordering at once
+    no_search_for_killers,      ///< whatever a drainer died with is claimed again as it was
+    charges_neighbours,         ///< of a row that may have killed its drainer
 };
 
 /// What one claim needs to know of its drainer.
@@ -166,7 +166,9 @@ class SimClaim {
         return {row, group, is(Deviation::fresh_ignores_holder) ? 0 : lowest_holder(row, group)};
     }
 
-    static Candidate candidate(const Walked& row) { return {row.row.seq, row.group, row.holder, 20}; }
+    static Candidate candidate(const Walked& row) {
+        return {row.row.seq, row.group, row.holder, 20};
+    }
     static bool has_room(Verdict verdict) {
         return verdict != Verdict::full && verdict != Verdict::stop;
     }
@@ -258,9 +260,7 @@ class SimClaim {
             return false;
         }
         complete = before < limit && in_gaps_.size() == before;
-        walked_to_ = complete          ? lane.cursor()
-                          : in_gaps_.empty() ? 0
-                                             : in_gaps_.back().row.seq;
+        walked_to_ = complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
         if (!is(Deviation::due_beyond_walk)) {
             order.set_walked_to(walked_to_);
         }
@@ -269,8 +269,8 @@ class SimClaim {
 
     // Room is kept for those only that need not wait.
     std::size_t takeable_due() const {
-        return static_cast<std::size_t>(std::count_if(
-            due_.begin(), due_.end(), [this](const Walked& due) {
+        return static_cast<std::size_t>(
+            std::count_if(due_.begin(), due_.end(), [this](const Walked& due) {
                 return !due.group.has_value() || due.row.seq <= walked_to_;
             }));
     }

@@ -99,7 +99,7 @@ struct SimLedger {
     std::size_t stale_marks = 0;
     std::size_t taken_back = 0;
     std::size_t given_back_by_hand = 0;
-    std::size_t swept = 0;  ///< rows that waited for nobody, called by the slow sweep
+    std::size_t swept = 0;           ///< rows that waited for nobody, called by the slow sweep
     std::size_t called_in_vain = 0;  ///< by the sweep: what they waited for was there
     std::size_t deferred = 0;
     std::size_t walked = 0;  ///< rows of the fresh lane that claims have read
@@ -182,8 +182,8 @@ class SimDatabase {
             row.txn = open[at].writer.local_id;
             row.drawn_at = ++clock;
             row.source = static_cast<std::uint32_t>(dice.below(options.sources));
-            row.key = dice.chance(options.without_key) ? -1
-                                                       : static_cast<int>(dice.below(options.keys));
+            row.key =
+                dice.chance(options.without_key) ? -1 : static_cast<int>(dice.below(options.keys));
             row.bad = dice.chance(options.bad);
             row.killer = !row.bad && dice.chance(options.killer);
             if (dice.chance(options.scheduled)) {
@@ -251,8 +251,8 @@ class SimDatabase {
 
     bool requeue(std::int64_t seq, Time now) {
         SimRow& target = row(seq);
-        const bool ended = target.end == End::dead || target.end == End::rejected ||
-                           target.end == End::discarded;
+        const bool ended =
+            target.end == End::dead || target.end == End::rejected || target.end == End::discarded;
         const bool failed = target.holds() && target.token.empty() && target.next_attempt < NEVER;
         if (!is_at_hand(target) || !target.visible() || (!ended && !failed)) {
             return false;
@@ -262,10 +262,11 @@ class SimDatabase {
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;
-        target.revived_too_late = in_claim || std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
-            return other.unended() && !other.token.empty() &&
-                   group_of(other, ordering) == group_of(target, ordering);
-        });
+        target.revived_too_late =
+            in_claim || std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
+                return other.unended() && !other.token.empty() &&
+                       group_of(other, ordering) == group_of(target, ordering);
+            });
         return true;
     }
 
@@ -291,17 +292,15 @@ class SimDatabase {
     }
 
     std::size_t claimed_by(const std::string& owner) const {
-        return static_cast<std::size_t>(
-            std::count_if(rows.begin(), rows.end(),
-                          [&](const SimRow& row) {
-                              return row.visible() && row.token.starts_with(owner);
-                          }));
+        return static_cast<std::size_t>(std::count_if(
+            rows.begin(), rows.end(),
+            [&](const SimRow& row) { return row.visible() && row.token.starts_with(owner); }));
     }
 
     std::size_t claims() const {
-        return static_cast<std::size_t>(std::count_if(
-            rows.begin(), rows.end(),
-            [](const SimRow& row) { return row.visible() && !row.token.empty(); }));
+        return static_cast<std::size_t>(
+            std::count_if(rows.begin(), rows.end(),
+                          [](const SimRow& row) { return row.visible() && !row.token.empty(); }));
     }
 
     /// What requeue_stuck does about groups that wait for a row which is not there.

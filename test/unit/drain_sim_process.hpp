@@ -213,17 +213,17 @@ class SimProcess : public SimShell {
         }
         for (std::int64_t seq = 1; seq < b.seq; seq++) {
             const SimRow& a = database_.row(seq);
-            const bool before =
-                a.visible() && (a.txn == b.txn || a.committed_at < b.drawn_at) &&
-                group_of(a, b.claim_ordering) == group;
+            const bool before = a.visible() && (a.txn == b.txn || a.committed_at < b.drawn_at) &&
+                                group_of(a, b.claim_ordering) == group;
             if (!before) {
                 continue;
             }
             ledger_.order_checks++;
             EXPECT_TRUE(may_come_after(a, b))
-                << "row " << b.seq << " overtook row " << a.seq << " of its group, which is held by '"
-                << a.token << "', end " << static_cast<int>(a.end) << ", deferred "
-                << a.next_attempt.has_value() << ", attempts " << a.attempts;
+                << "row " << b.seq << " overtook row " << a.seq
+                << " of its group, which is held by '" << a.token << "', end "
+                << static_cast<int>(a.end) << ", deferred " << a.next_attempt.has_value()
+                << ", attempts " << a.attempts;
         }
     }
 

@@ -190,13 +190,12 @@ class SimShell {
 
     void share_buckets(Time now) {
         share_at_ = now + Duration{100};
-        const BucketShare share =
-            step(database_.buckets, options_.worker,
-                 {.ordering = ordering(),
-                  .able = drain.is_able(),
-                  .idle = is(Deviation::gives_up_rows_in_hand) ? ALL_BUCKETS
-                                                               : ~drain.buckets_in_hand(),
-                  .floor = reached()});
+        const BucketShare share = step(
+            database_.buckets, options_.worker,
+            {.ordering = ordering(),
+             .able = drain.is_able(),
+             .idle = is(Deviation::gives_up_rows_in_hand) ? ALL_BUCKETS : ~drain.buckets_in_hand(),
+             .floor = reached()});
         wakes_others = wakes_others || share.news;
         shared_ordering_ = ordering();
         if (share.taken.buckets != 0) {
@@ -228,8 +227,7 @@ class SimShell {
     }
 
     std::int64_t reached() const {
-        return std::min(lane_.lowest_open(),
-                        drain.lowest_in_hand().value_or(lane_.lowest_open())) -
+        return std::min(lane_.lowest_open(), drain.lowest_in_hand().value_or(lane_.lowest_open())) -
                1;
     }
 
@@ -251,29 +249,29 @@ class SimShell {
 
     SimClaimContext claim_context(const TransactionPlan& plan, const std::string& token, Time now) {
         const bool interrupted = options_.meanwhile && dice_.chance(0.3);
-        return {.database = database_,
-                .ledger = ledger_,
-                .drain = drain,
-                .now = now,
-                .token = token,
-                .room = plan.claim,
-                .buckets = buckets_,
-                .drainers_sharing = drainers_sharing_,
-                .rows_per_group =
-                    ordering() == Ordering::per_key ? options_.rows_per_group : SIZE_MAX,
-                .deviation = options_.deviation,
-                .is_dead = [this](const std::string& token) { return is_dead(token); },
-                .take_back =
-                    [this, now](const std::vector<std::int64_t>& seqs) {
-                        std::vector<std::int64_t> released;
-                        return take_back(seqs, now, released);
-                    },
-                .meanwhile =
-                    [this, interrupted, now] {
-                        if (interrupted) {
-                            options_.meanwhile(now);
-                        }
-                    }};
+        return {
+            .database = database_,
+            .ledger = ledger_,
+            .drain = drain,
+            .now = now,
+            .token = token,
+            .room = plan.claim,
+            .buckets = buckets_,
+            .drainers_sharing = drainers_sharing_,
+            .rows_per_group = ordering() == Ordering::per_key ? options_.rows_per_group : SIZE_MAX,
+            .deviation = options_.deviation,
+            .is_dead = [this](const std::string& token) { return is_dead(token); },
+            .take_back =
+                [this, now](const std::vector<std::int64_t>& seqs) {
+                    std::vector<std::int64_t> released;
+                    return take_back(seqs, now, released);
+                },
+            .meanwhile =
+                [this, interrupted, now] {
+                    if (interrupted) {
+                        options_.meanwhile(now);
+                    }
+                }};
     }
 
     // A row that somebody has locked makes the transaction fail, after lock_timeout.
@@ -645,8 +643,7 @@ class SimShell {
         if (now < sweep_at_) {
             return;
         }
-        sweep_at_ =
-            now + std::clamp(settings_.lease_ttl / 2, Duration{10000}, Duration{60000});
+        sweep_at_ = now + std::clamp(settings_.lease_ttl / 2, Duration{10000}, Duration{60000});
         std::size_t released = 0;
         if (!reclaim_deferred(now, released)) {
             return;
@@ -703,7 +700,8 @@ class SimShell {
             if (!group.has_value() || !seen.insert(*group).second) {
                 continue;
             }
-            const bool called_in_time = drain.has_in_hand(*group) || blocked_groups_.contains(*group);
+            const bool called_in_time =
+                drain.has_in_hand(*group) || blocked_groups_.contains(*group);
             if (row.follows() && owns(row) &&
                 (!called_in_time || is(Deviation::sweeps_groups_in_hand))) {
                 stranded.push_back(row.seq);
@@ -712,8 +710,7 @@ class SimShell {
         std::size_t called = 0;
         for (std::int64_t seq : stranded) {
             const bool in_vain = waits_for_fresh_row(database_.row(seq));
-            const std::size_t count =
-                database_.release_group(database_.row(seq), ordering(), now);
+            const std::size_t count = database_.release_group(database_.row(seq), ordering(), now);
             ledger_.called_in_vain += in_vain ? count : 0;
             ledger_.swept += in_vain ? 0 : count;
             called += count;

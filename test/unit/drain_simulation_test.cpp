@@ -30,8 +30,7 @@ SimWorldOptions any_world(std::uint64_t seed) {
     options.scheduled = dice.chance(0.3);
     options.reorders = dice.chance(0.2);
     options.drainers = static_cast<std::size_t>(dice.between(1, 3));
-    options.ordering = dice.chance(0.5) ? Ordering::per_key
-                                        : static_cast<Ordering>(dice.below(4));
+    options.ordering = dice.chance(0.5) ? Ordering::per_key : static_cast<Ordering>(dice.below(4));
     return options;
 }
 
@@ -61,9 +60,9 @@ TEST(DrainSimulation, KeepsThePromisesWhateverHappens) {
     }
     std::cout << rows << " rows, " << sum.faults << " faults, " << crashes << " crashes, "
               << sum.stale_marks << " stale marks, " << sum.taken_back << " claims taken over, "
-              << sum.deferred << " rows put behind others, " << sum.swept << " called by the sweep, "
-              << sum.order_checks << " pairs in order, " << duplicates << " duplicates of at most "
-              << sum.may_be_sent_again << "\n";
+              << sum.deferred << " rows put behind others, " << sum.swept
+              << " called by the sweep, " << sum.order_checks << " pairs in order, " << duplicates
+              << " duplicates of at most " << sum.may_be_sent_again << "\n";
     EXPECT_GT(sum.stale_marks, 0U) << "the worlds are too calm to mean anything";
     EXPECT_GT(duplicates, 0U);
 }
@@ -178,7 +177,6 @@ int worlds_until_found(Deviation deviation, int most) {
             }
         }
         if (failures.size() > 0) {
-            std::cout << failures.GetTestPartResult(0).message() << "\n";
             return i + 1;
         }
     }
