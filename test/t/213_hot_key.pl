@@ -30,8 +30,8 @@ CREATE TABLE noted (hot bigint);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS \$\$
 BEGIN
 	IF (SELECT count(*) = $cold FROM outbox.event WHERE key LIKE 'cold %' AND published_at IS NOT NULL) THEN
-		INSERT INTO noted SELECT count(*) FROM outbox.event
-		WHERE key = 'hot' AND published_at IS NOT NULL HAVING NOT EXISTS (TABLE noted);
+		INSERT INTO public.noted SELECT count(*) FROM outbox.event
+		WHERE key = 'hot' AND published_at IS NOT NULL HAVING NOT EXISTS (TABLE public.noted);
 	END IF;
 	RETURN NULL;
 END \$\$;
@@ -68,8 +68,6 @@ INSERT INTO outbox.event (seq, event_type, key, payload, next_attempt_at)
 SELECT nextval('outbox.event_seq'), 'deep', 'deep', convert_to(n::text, 'UTF8'), 'infinity' FROM generate_series(1, $deep) n;
 VACUUM ANALYZE outbox.event;
 SQL
-# What the drainer learns of them once is no cost of other events.
-cost_of_a_thousand('first');
 my $beside = cost_of_a_thousand('beside');
 note "a thousand events cost $plain->{tuples} tuples in $plain->{pages} pages with nothing deferred, ",
 	"$beside->{tuples} in $beside->{pages} beside $deep deferred";
@@ -82,13 +80,14 @@ my $head    = $node->safe_psql('postgres', q{SELECT id FROM outbox.event WHERE e
 like($node->safe_psql('postgres', "SELECT outbox.why('$waiting')"), qr/^behind event $head of key "deep"/, 'why() names the event ahead');
 
 # The next ones of the key are found by the index, and follow.
-my $start = counts();
+my $some      = 5000;
+my $published = $node->stat('postgres', 'published');
 $node->safe_psql('postgres', "SELECT outbox.discard('$head', 'not needed')");
-my $some = 5000;
-$node->wait_query('postgres', "SELECT count(*) >= $some FROM outbox.event WHERE event_type = 'deep' AND published_at IS NOT NULL");
+$node->wait_stat('postgres', "published >= $published + $some");
 my @first = bodies('deep', @{ $broker->consume('q', count => $some) });
 is_deeply([ @first[ 0 .. $some - 1 ] ], [ 1 .. $some ], 'when the event ahead has ended they follow in their order');
-cost_of_a_thousand('meanwhile');
+$node->safe_psql('postgres', q{INSERT INTO outbox.event (event_type, key, payload) VALUES ('meanwhile', 'other', 'x')});
+$node->wait_query('postgres', q{SELECT published_at IS NOT NULL FROM outbox.event WHERE event_type = 'meanwhile'});
 pass('and others go on meanwhile');
 
 done_testing();
@@ -100,15 +99,41 @@ sub bodies
 	return map { $_->{body} } grep { $_->{properties}{type} eq $type } @from;
 }
 
-# What all sessions have read of the table and its indexes. Those who ask do not read it.
+# What is read to publish a thousand events of many keys, some before and some behind the others in an index: the least of
+# three times, as the drainer also looks through the table once, and once a minute. That it has reported all is seen
+# from its claims and marks: two updates for each event, reported together with what it has read until then.
+sub cost_of_a_thousand
+{
+	my ($type) = @_;
+	my %least;
+	for my $turn (1 .. 3)
+	{
+		my $start = counts();
+		$node->safe_psql('postgres', <<"SQL");
+INSERT INTO outbox.event (event_type, key, payload)
+SELECT '$type', CASE n % 2 WHEN 0 THEN 'a ' ELSE 'z ' END || n % 500, convert_to(n::text, 'UTF8') FROM generate_series(1, 1000) n
+SQL
+		$node->wait_query('postgres', "SELECT n_tup_upd >= $start->{updates} + 2000 FROM pg_stat_user_tables WHERE relid = 'outbox.event'::regclass");
+		my $end = counts();
+		for my $what (qw(tuples pages))
+		{
+			my $cost = $end->{$what} - $start->{$what};
+			$least{$what} = $cost if $cost < ($least{$what} // $cost + 1);
+		}
+	}
+	return \%least;
+}
+
+# What all sessions have read of the table and its indexes.
 sub counts
 {
-	my ($tuples, $pages) = split /\|/, $node->safe_psql('postgres', <<'SQL');
-SELECT pg_stat_get_tuples_returned(t.relid) + pg_stat_get_tuples_fetched(t.relid) + sum(i.idx_tup_read),
-	t.heap_blks_read + t.heap_blks_hit + t.idx_blks_read + t.idx_blks_hit
-FROM pg_statio_user_tables t JOIN pg_stat_user_indexes i USING (relid)
+	my ($tuples, $pages, $updates) = split /\|/, $node->safe_psql('postgres', <<'SQL');
+SELECT
+	t.seq_tup_read + t.idx_tup_fetch + (SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i WHERE i.relid = t.relid),
+	io.heap_blks_read + io.heap_blks_hit + io.idx_blks_read + io.idx_blks_hit,
+	t.n_tup_upd
+FROM pg_stat_user_tables t JOIN pg_statio_user_tables io USING (relid)
 WHERE t.relid = 'outbox.event'::regclass
-GROUP BY t.relid, t.heap_blks_read, t.heap_blks_hit, t.idx_blks_read, t.idx_blks_hit
 SQL
-	return { tuples => $tuples, pages => $pages };
+	return { tuples => $tuples, pages => $pages, updates => $updates };
 }
