@@ -24,6 +24,8 @@ my $node = OutboxDrainer::Cluster->new_node(
 		'drainer.retry_backoff_max'     => '400ms',
 		'drainer.max_attempts'          => 0,
 		'drainer.mandatory'             => 'on',
+		# No state may have to wait for the next look.
+		'drainer.poll_interval' => '10min',
 	});
 $node->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $node->wait_for_state('postgres', 'idle');
@@ -257,9 +259,14 @@ sub refuse
 
 sub accept_all
 {
-	# In this order, or a message could get into one queue and be refused by the other. In between it has none.
+	# With nothing on its way: a message could get into one queue and be refused by the other, and a queue that is
+	# deleted takes messages with it that the broker confirms.
+	sql('SELECT outbox.pause()');
+	$node->wait_query('postgres', 'SELECT NOT EXISTS (SELECT FROM outbox.event WHERE claimed_by IS NOT NULL)');
+	$node->wait_for_state('postgres', 'paused');
 	$broker->delete(queue => $full);
 	$broker->declare(exchange => 'events', queue => 'wide', binding => $full);
+	sql('SELECT outbox.resume()');
 	return;
 }
 
