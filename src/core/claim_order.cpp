@@ -97,7 +97,7 @@ ClaimOrder::Verdict ClaimOrder::judge_due(const Candidate& row) {
     if (!row.group.has_value()) {
         return take(row);
     }
-    if (row.seq > walked_to_ && !whole_line_) {
+    if (row.seq > walked_to_ && row.seq <= last_drawn_ && !whole_line_) {
         return Verdict::wait;
     }
     const bool free_to_go =

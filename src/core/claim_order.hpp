@@ -56,9 +56,14 @@ class ClaimOrder {
     void limit_rows(std::size_t rows) noexcept { limits_.rows = rows; }
 
     /// Behind the cursor all has been seen up to this row; the default is that all has been seen.
-    /// Deferred rows of groups beyond it wait: after a restart, or in buckets that another drainer
-    /// had, earlier rows of their group may be fresh again and not have been shown yet.
-    void set_walked_to(std::int64_t seq) noexcept { walked_to_ = seq; }
+    /// Deferred rows of groups beyond it, up to `last`, wait: after a restart, or in buckets that
+    /// another drainer had, earlier rows of their group may be fresh again and not have been shown
+    /// yet. Beyond `last`, the last number drawn, the cursor never comes.
+    void set_walked_to(std::int64_t seq,
+                       std::int64_t last = std::numeric_limits<std::int64_t>::max()) noexcept {
+        walked_to_ = seq;
+        last_drawn_ = last;
+    }
 
     /// The row is visible and cannot be taken now (locked, in somebody else's hand, refused by a
     /// trigger): later ones of its group wait for it.
@@ -106,6 +111,7 @@ class ClaimOrder {
     bool whole_line_;  ///< stop_the_line: nothing is deferred, the claim ends instead
     std::int64_t bytes_ = 0;
     std::int64_t walked_to_ = std::numeric_limits<std::int64_t>::max();
+    std::int64_t last_drawn_ = std::numeric_limits<std::int64_t>::max();
     std::vector<std::int64_t> wanted_;
     std::unordered_map<std::int64_t, std::optional<std::uint64_t>> wanted_groups_;
     std::unordered_map<std::uint64_t, std::size_t> taken_;

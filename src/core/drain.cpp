@@ -290,6 +290,8 @@ void Drain::transacted(Time now, const TransactionResult& result) {
     if (!plan_.pause.empty() && !plan_.one_by_one) {
         settings_.paused = true;
     }
+    // What was called is due now, and a claim beside the call has seen it already.
+    look_ = look_ || (!plan_.release_behind.empty() && plan_.claim == 0);
     if (plan_.claim > 0) {
         claim_limit_ = std::max(claim_limit_, 2 * plan_.claim);
         look_ = result.more || look_;
@@ -336,6 +338,7 @@ void Drain::set_aside(std::size_t index) {
 }
 
 void Drain::add_claim(const TransactionResult& result) {
+    short_claim_ = result.more && result.claimed.size() < plan_.claim;
     if (result.claimed.empty()) {
         // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
         if (plan_.claim > 0 && !result.more) {
@@ -459,8 +462,12 @@ bool Drain::adopt_settings(Time now) {
 
 // What was claimed under suspicion has come to an end without killing anybody.
 void Drain::widen_suspicion() noexcept {
-    suspicion_ *= 2;
     look_ = true;
+    // It was less than might have been claimed, so it says little of the rest.
+    if (short_claim_) {
+        return;
+    }
+    suspicion_ *= 2;
     if (suspicion_ >= suspicion_until_) {
         suspicion_ = 0;
         suspicion_until_ = 0;
@@ -493,9 +500,6 @@ DrainerState Drain::state() const {
     if (!settings_.enabled) {
         return DrainerState::disabled;
     }
-    if (settings_.paused) {
-        return DrainerState::paused;
-    }
     if (settings_.broker_uri.empty()) {
         return DrainerState::idle;
     }
@@ -504,6 +508,9 @@ DrainerState Drain::state() const {
     }
     if (link_ == Link::down || transaction_failures_ > 0) {
         return DrainerState::backoff;
+    }
+    if (settings_.paused) {
+        return DrainerState::paused;
     }
     if (blocked_) {
         return DrainerState::blocked;

@@ -330,7 +330,8 @@ class Drain {
     /// Halved by each claim that fails, so that a row which nobody can claim is found; doubled by
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
-    std::size_t suspicion_ = 0;        ///< most rows of the next claim; 0: nobody is suspected
+    std::size_t suspicion_ = 0;  ///< most rows of the next claim; 0: nobody is suspected
+    bool short_claim_ = false;   ///< the last claim got less than it asked for, and there is more
     std::size_t suspicion_until_ = 0;  ///< suspected no more when as many went well at once
     bool look_ = true;
     Time next_look_{};

@@ -12,10 +12,13 @@ namespace outbox::postgres {
 
 namespace {
 
+// The first part names no column of a partial index: one that was empty when its statistics were
+// taken would look like the cheaper way to any row.
 Statement lock_holders_statement = {
-    "SELECT h.seq FROM outbox.event h WHERE h.seq OPERATOR(pg_catalog.=) ANY ($1)"
-    " AND h.next_attempt_at IS NOT NULL AND h.published_at IS NULL AND h.dead_at IS NULL"
-    " ORDER BY h.seq FOR SHARE SKIP LOCKED",
+    "WITH locked AS MATERIALIZED (SELECT h.seq, h.next_attempt_at, h.published_at, h.dead_at"
+    " FROM outbox.event h WHERE h.seq OPERATOR(pg_catalog.=) ANY ($1) FOR SHARE SKIP LOCKED)"
+    " SELECT l.seq FROM locked l WHERE l.next_attempt_at IS NOT NULL AND l.published_at IS NULL"
+    " AND l.dead_at IS NULL ORDER BY l.seq",
     1,
     {INT8ARRAYOID},
     nullptr};
@@ -44,10 +47,10 @@ Statement defer_statement = {
     " WHERE " HOLDS("h") " AND " in_group("h") " ORDER BY " order("h") " LIMIT $2) f" \
     " WHERE first.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND first.claimed_by IS NULL" \
     " AND f.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND f.claimed_by IS NULL)," \
-    " free AS MATERIALIZED (SELECT e.seq FROM outbox.event e" \
-    " WHERE e.seq OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT w.seq FROM waiting w))" \
-    " AND e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL" \
-    " FOR NO KEY UPDATE SKIP LOCKED)" \
+    " free AS MATERIALIZED (SELECT e.seq FROM waiting w CROSS JOIN LATERAL" \
+    " (SELECT x.seq FROM outbox.event x WHERE x.seq OPERATOR(pg_catalog.=) w.seq" \
+    " AND x.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND x.claimed_by IS NULL" \
+    " FOR NO KEY UPDATE SKIP LOCKED) e)" \
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()" \
     " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq"
 
@@ -104,6 +107,17 @@ Statement waiting_sources_statement = {
     {INT8OID, INT8OID},
     nullptr};
 // clang-format on
+
+Statement call_keyless_statement = {
+    "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+    " WHERE e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL"
+    " AND e.key IS NULL ORDER BY e.next_attempt_at, e.seq LIMIT $1"
+    " FOR NO KEY UPDATE SKIP LOCKED)"
+    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
+    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    1,
+    {INT8OID},
+    nullptr};
 
 Statement call_all_statement = {
     "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
@@ -174,11 +188,12 @@ std::optional<std::span<const WaitingGroup>> waiting_groups(Transaction& transac
     return ok ? std::optional(groups) : std::nullopt;
 }
 
-std::optional<std::size_t> call_all_followers(Transaction& transaction, std::size_t limit) {
+std::optional<std::size_t> call_all_followers(Transaction& transaction, bool only_keyless,
+                                              std::size_t limit) {
+    Statement& statement = only_keyless ? call_keyless_statement : call_all_statement;
     std::size_t count = 0;
     const bool ok = transaction.run([&] {
-        execute(call_all_statement, {Int64GetDatum(static_cast<std::int64_t>(limit))},
-                Access::write);
+        execute(statement, {Int64GetDatum(static_cast<std::int64_t>(limit))}, Access::write);
         count = row_count();
     });
     return ok ? std::optional(count) : std::nullopt;

@@ -26,7 +26,7 @@ struct WalkedRow {
     std::string_view claimed_by;  ///< empty: free
     std::int64_t payload_bytes = 0;
     std::optional<std::uint64_t> group;  ///< see Event::group
-    std::int64_t holder = 0;             ///< see Candidate::holder
+    std::int64_t holder = 0;             ///< of a due row, see Candidate::holder
     std::int32_t attempts = 0;
     Uuid id{};
 };
@@ -68,6 +68,14 @@ std::optional<std::span<const WalkedRow>> walk_fresh(Transaction& transaction, O
 std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction, Ordering ordering,
                                                     std::span<const Interval> gaps,
                                                     std::size_t limit);
+/// For fresh rows, each one the first of its group: the lowest row of the deferred lane that holds
+/// the group.
+struct Holder {
+    std::int64_t seq = 0;     ///< the row
+    std::int64_t holder = 0;  ///< 0: none
+};
+std::optional<std::span<const Holder>> lowest_holders(Transaction& transaction, Ordering ordering,
+                                                      std::span<const std::int64_t> seqs);
 /// Deferred rows of the buckets whose time has come and that nobody holds or has locked, in the
 /// order in which they came due; locks them.
 std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, Ordering ordering,
@@ -126,9 +134,10 @@ struct WaitingGroup {
 std::optional<std::span<const WaitingGroup>> waiting_groups(Transaction& transaction,
                                                             Ordering ordering, std::int64_t after,
                                                             std::size_t limit);
-/// Makes due whatever waits for others, at most `limit` rows: for orderings without groups that
-/// could call it. Gives how many.
-std::optional<std::size_t> call_all_followers(Transaction& transaction, std::size_t limit);
+/// Makes due whatever waits for others, at most `limit` rows: what has no group that could call it.
+/// Gives how many.
+std::optional<std::size_t> call_all_followers(Transaction& transaction, bool only_keyless,
+                                              std::size_t limit);
 /// Rows made due at once when their group is set free.
 inline constexpr int FOLLOWERS_AT_ONCE = 64;
 

@@ -27,16 +27,17 @@ namespace {
     " WHERE " PER_SOURCE " AND " HOLDS("h") " AND " SAME_SOURCE " AND " condition \
     " ORDER BY h.source " direction ", h.seq " direction " LIMIT 1) s ON true"
 // For a fresh row the lowest one; for a deferred row the highest one below it.
-#define LOWEST_HOLDER HOLDER(FRESH, "ASC")
+#define LOWEST_HOLDER HOLDER("true", "ASC")
 #define HOLDER_BELOW HOLDER("h.seq OPERATOR(pg_catalog.<) e.seq", "DESC")
 
 #define WALKED \
     "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8, " \
-    GROUP_HASH ", coalesce(k.seq, s.seq), e.attempts::pg_catalog.int8, e.id"
+    GROUP_HASH ", NULL::pg_catalog.int8, e.attempts::pg_catalog.int8, e.id"
 // clang-format on
 
 Statement walk_fresh_statement = {
-    "SELECT " WALKED " FROM outbox.event e" LOWEST_HOLDER
+    "SELECT " WALKED
+    " FROM outbox.event e"
     " WHERE e.seq OPERATOR(pg_catalog.>) $2 AND e.seq OPERATOR(pg_catalog.<=) $3"
     " ORDER BY e.seq LIMIT $4",
     4,
@@ -47,11 +48,22 @@ Statement walk_fresh_statement = {
 // the end.
 Statement walk_gaps_statement = {
     "SELECT w.* FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) AS g(lo, hi)"
-    " CROSS JOIN LATERAL (SELECT " WALKED " FROM outbox.event e" LOWEST_HOLDER
+    " CROSS JOIN LATERAL (SELECT " WALKED
+    " FROM outbox.event e"
     " WHERE e.seq OPERATOR(pg_catalog.>=) g.lo AND e.seq OPERATOR(pg_catalog.<=) g.hi"
     " ORDER BY e.seq) w LIMIT $4",
     4,
     {INT4OID, INT8ARRAYOID, INT8ARRAYOID, INT8OID},
+    nullptr};
+
+// One probe for each group, not for each row: where a thousand rows of the group have just left the
+// deferred lane, each probe steps over what is left of them in the index.
+Statement lowest_holders_statement = {
+    "SELECT e.seq, coalesce(k.seq, s.seq) FROM pg_catalog.unnest($2) AS first(seq)"
+    " CROSS JOIN LATERAL (SELECT x.seq, x.source, x.key FROM outbox.event x"
+    " WHERE x.seq OPERATOR(pg_catalog.=) first.seq) e" LOWEST_HOLDER,
+    2,
+    {INT4OID, INT8ARRAYOID},
     nullptr};
 
 // Whether the row's bucket is in the set $3.
@@ -72,13 +84,14 @@ Statement walk_due_statement = {
     {INT4OID, INT8OID, INT8OID},
     nullptr};
 
-// What stop_the_line waits for: the deferred row that is due first, scheduled ones aside.
+// What stop_the_line waits for: the deferred row that is due first, scheduled ones aside. Not in
+// the words of HOLDS, so that only the index by time fits, which has them in this order.
 Statement halted_statement = {
     "SELECT h.seq, h.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now(),"
     " pg_catalog.ceil(pg_catalog.date_part('epoch', h.next_attempt_at OPERATOR(pg_catalog.-)"
     " pg_catalog.now()) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8"
-    " FROM outbox.event h WHERE " HOLDS("h")
-    " AND h.next_attempt_at OPERATOR(pg_catalog.<) 'infinity'"
+    " FROM outbox.event h WHERE h.next_attempt_at OPERATOR(pg_catalog.<) 'infinity'"
+    " AND coalesce(h.next_attempt_at OPERATOR(pg_catalog.<>) h.available_at, true)"
     " ORDER BY h.next_attempt_at, h.seq LIMIT 1",
     0,
     {},
@@ -119,7 +132,7 @@ Statement held_deferred_statement = {
     "SELECT e.seq, e.claimed_by, " EXPIRED ", false, coalesce(" GROUP_HASH
     ", e.seq), e.attempts::pg_catalog.int8, e.id"
     " FROM outbox.event e"
-    " WHERE e.claimed_by IS NOT NULL AND e.next_attempt_at IS NOT NULL"
+    " WHERE e.claimed_by IS NOT NULL AND e.next_attempt_at OPERATOR(pg_catalog.<) 'infinity'"
     " ORDER BY e.next_attempt_at, e.seq LIMIT $3",
     3,
     {INT4OID, FLOAT8OID, INT8OID},
@@ -236,6 +249,23 @@ std::optional<std::span<const WalkedRow>> walk_gaps(Transaction& transaction, Or
         rows = walked_rows();
     });
     return ok ? std::optional(rows) : std::nullopt;
+}
+
+std::optional<std::span<const Holder>> lowest_holders(Transaction& transaction, Ordering ordering,
+                                                      std::span<const std::int64_t> seqs) {
+    std::span<const Holder> holders;
+    const bool ok = transaction.run([&] {
+        execute(lowest_holders_statement, {ordering_value(ordering), bigint_array(seqs)},
+                Access::read, transaction.snapshot());
+        const std::size_t count = row_count();
+        auto* found = allocate<Holder>(count);
+        for (std::size_t i = 0; i < count; i++) {
+            found[i] = {int64_column(i, 1), int64_column(i, 2)};
+        }
+        SPI_freetuptable(SPI_tuptable);
+        holders = {found, count};
+    });
+    return ok ? std::optional(holders) : std::nullopt;
 }
 
 std::optional<std::span<const WalkedRow>> walk_due(Transaction& transaction, Ordering ordering,

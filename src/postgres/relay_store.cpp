@@ -22,6 +22,25 @@ Statement pause_statement = {
 
 Statement on_dead_statement = {"SELECT outbox.call_on_dead($1)", 1, {INT8ARRAYOID}, nullptr};
 
+Statement read_backlog_statement = {
+    "SELECT b.pending OPERATOR(pg_catalog.+) b.publishing OPERATOR(pg_catalog.+) b.failed"
+    " FROM outbox.backlog('default') b",
+    0,
+    {},
+    nullptr};
+
+// Nothing is written while nothing is left to do: an idle server writes no WAL.
+Statement write_backlog_statement = {
+    "INSERT INTO outbox.relay_state AS s (relay, backlog, backlog_at)"
+    " VALUES ('default', $1, pg_catalog.clock_timestamp())"
+    " ON CONFLICT (relay) DO UPDATE SET backlog = EXCLUDED.backlog, backlog_at = "
+    "EXCLUDED.backlog_at"
+    " WHERE s.backlog IS DISTINCT FROM EXCLUDED.backlog"
+    " OR EXCLUDED.backlog OPERATOR(pg_catalog.<>) 0",
+    1,
+    {INT8OID},
+    nullptr};
+
 }  // namespace
 
 bool pause_relay(Transaction& transaction, const char* reason) {
@@ -33,6 +52,20 @@ bool call_on_dead(Transaction& transaction, std::span<const std::int64_t> seqs) 
     return seqs.empty() || transaction.run([&] {
         execute(on_dead_statement, {bigint_array(seqs)}, Access::write);
     });
+}
+
+std::optional<std::int64_t> read_backlog(Transaction& transaction) {
+    std::int64_t backlog = 0;
+    const bool ok = transaction.run([&] {
+        execute(read_backlog_statement, {}, Access::read);
+        backlog = int64_column(0, 1);
+    });
+    return ok ? std::optional(backlog) : std::nullopt;
+}
+
+bool write_backlog(Transaction& transaction, std::int64_t backlog) {
+    return transaction.run(
+        [&] { execute(write_backlog_statement, {Int64GetDatum(backlog)}, Access::write); });
 }
 
 }  // namespace outbox::postgres

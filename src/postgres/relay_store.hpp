@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 
 #include "postgres/transaction.hpp"
@@ -14,5 +16,11 @@ bool pause_relay(Transaction& transaction, const char* reason);
 /// Calls the relay's on_dead function for each of these events. An error in it is logged and
 /// undone, and nothing else comes of it.
 bool call_on_dead(Transaction& transaction, std::span<const std::int64_t> seqs);
+
+/// How many events are left to do, by outbox.backlog(), which works as the owner of the table by
+/// itself and which that owner need not be allowed to call.
+std::optional<std::int64_t> read_backlog(Transaction& transaction);
+/// Notes it in outbox.relay_state.
+bool write_backlog(Transaction& transaction, std::int64_t backlog);
 
 }  // namespace outbox::postgres

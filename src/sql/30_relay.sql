@@ -69,6 +69,8 @@ CREATE TABLE outbox.relay_state (
         CONSTRAINT relay_state_relay_fkey REFERENCES outbox.relay (name) ON UPDATE CASCADE ON DELETE CASCADE,
     floor bigint NOT NULL DEFAULT 0,
     retention_from bigint NOT NULL DEFAULT 0,
+    backlog bigint,
+    backlog_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE outbox.relay_state IS
@@ -78,6 +80,8 @@ COMMENT ON COLUMN outbox.relay_state.floor IS
     'Every event whose seq is not above this has ended or is deferred';
 COMMENT ON COLUMN outbox.relay_state.retention_from IS
     'No event whose seq is not above this is waiting for the end of retention, unless it was deferred';
+COMMENT ON COLUMN outbox.relay_state.backlog IS 'Events that were left to do at backlog_at, as outbox.backlog() counts or estimates them';
+COMMENT ON COLUMN outbox.relay_state.backlog_at IS 'When the backlog was looked at; now and then, and not again while it is empty';
 COMMENT ON COLUMN outbox.relay_state.updated_at IS 'When the floor was written';
 COMMENT ON CONSTRAINT relay_state_pkey ON outbox.relay_state IS 'One floor for each relay';
 COMMENT ON CONSTRAINT relay_state_relay_fkey ON outbox.relay_state IS 'A floor goes with its relay';

@@ -115,6 +115,8 @@ SELECT
     r.paused_at,
     r.paused_by,
     r.pause_reason,
+    s.backlog,
+    s.backlog_at,
     d.drainers,
     (SELECT e.id FROM outbox.event AS e WHERE e.seq = d.halted_on) AS halted_on,
     d.claimed,
@@ -135,6 +137,7 @@ SELECT
     d.reconnects,
     d.stats_reset
 FROM outbox.relay AS r
+LEFT JOIN outbox.relay_state AS s ON s.relay = r.name
 CROSS JOIN LATERAL (
     SELECT
         count(s.pid) AS drainers,
@@ -167,6 +170,8 @@ COMMENT ON COLUMN outbox.stat_relay.ordering IS 'Which events keep their order';
 COMMENT ON COLUMN outbox.stat_relay.paused_at IS 'Since when the relay has been paused; NULL: it is not';
 COMMENT ON COLUMN outbox.stat_relay.paused_by IS 'Who paused it';
 COMMENT ON COLUMN outbox.stat_relay.pause_reason IS 'Why it was paused';
+COMMENT ON COLUMN outbox.stat_relay.backlog IS 'Events that were left to do at backlog_at, sampled now and then; outbox.backlog() counts them now';
+COMMENT ON COLUMN outbox.stat_relay.backlog_at IS 'When the backlog was sampled';
 COMMENT ON COLUMN outbox.stat_relay.drainers IS 'Drainers that are running';
 COMMENT ON COLUMN outbox.stat_relay.halted_on IS 'The event that has to be published first, where the ordering is stop_the_line; NULL: none';
 COMMENT ON COLUMN outbox.stat_relay.claimed IS 'Events claimed, those claimed again included';

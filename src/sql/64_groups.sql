@@ -67,7 +67,8 @@ BEGIN
     PERFORM outbox.act_as_owner();
     -- The same time for all, so that they are claimed in the order of seq.
     UPDATE outbox.event AS e SET next_attempt_at = now()
-    WHERE e.seq = ANY (seqs) AND e.next_attempt_at = 'infinity' AND e.claimed_by IS NULL;
+    FROM unnest(seqs) AS s(seq)
+    WHERE e.seq = s.seq AND e.next_attempt_at = 'infinity' AND e.claimed_by IS NULL;
     GET DIAGNOSTICS released = ROW_COUNT;
     RETURN released;
 END

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "postgres/log.hpp"
 #include "postgres/wait.hpp"
@@ -23,6 +24,12 @@ bool is_free(const postgres::WalkedRow& row) {
 
 Candidate candidate(const postgres::WalkedRow& row) {
     return {row.seq, row.group, row.holder, row.payload_bytes};
+}
+
+Candidate fresh_candidate(const postgres::WalkedRow& row,
+                          const std::unordered_map<std::uint64_t, std::int64_t>& holders) {
+    const auto holder = row.group.has_value() ? holders.find(*row.group) : holders.end();
+    return {row.seq, row.group, holder == holders.end() ? 0 : holder->second, row.payload_bytes};
 }
 
 // Not a full disk, a lock, a cancel or a shutdown, which say nothing of the row.
@@ -111,6 +118,7 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         return false;
     }
     claim.lane_read = true;
+    claim.order.set_walked_to(claim.lane.cursor(), *last);
     take_from_gaps(claim, std::min(due->size(), half));
     take_due(claim);
     if (!claim.complete || claim.order.is_full()) {
@@ -147,8 +155,39 @@ bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
     if (!alive.has_value()) {
         return false;
     }
+    if (!find_holders(transaction, claim, *alive)) {
+        return false;
+    }
     claim.in_gaps = *alive;
     claim.complete = rows->size() < limit && alive->size() == rows->size();
+    return true;
+}
+
+// Looks up once for each group what holds it in the deferred lane.
+bool Drainer::find_holders(postgres::Transaction& transaction, Claim& claim,
+                           std::span<const postgres::WalkedRow> rows) {
+    if (ordering() != Ordering::per_key && ordering() != Ordering::per_source) {
+        return true;
+    }
+    std::vector<std::int64_t> firsts;
+    std::unordered_map<std::int64_t, std::uint64_t> groups;
+    for (const postgres::WalkedRow& row : rows) {
+        if (is_free(row) && is_ours(row) && row.group.has_value() &&
+            claim.holders.try_emplace(*row.group, 0).second) {
+            firsts.push_back(row.seq);
+            groups[row.seq] = *row.group;
+        }
+    }
+    if (firsts.empty()) {
+        return true;
+    }
+    const auto found = postgres::lowest_holders(transaction, ordering(), firsts);
+    if (!found.has_value()) {
+        return false;
+    }
+    for (const postgres::Holder& holder : *found) {
+        claim.holders[groups[holder.seq]] = holder.holder;
+    }
     return true;
 }
 
@@ -170,7 +209,8 @@ void Drainer::take_from_gaps(Claim& claim, std::size_t room_for_due) {
     claim.order.limit_rows(claim.room - room_for_due);
     std::size_t covered = 0;
     for (const postgres::WalkedRow& row : claim.in_gaps) {
-        if (takeable[covered] && !has_room(claim.order.judge_fresh(candidate(row)))) {
+        if (takeable[covered] &&
+            !has_room(claim.order.judge_fresh(fresh_candidate(row, claim.holders)))) {
             break;
         }
         covered++;
@@ -187,7 +227,12 @@ void Drainer::take_from_gaps(Claim& claim, std::size_t room_for_due) {
 
 void Drainer::take_due(Claim& claim) {
     for (const postgres::WalkedRow& row : claim.due) {
-        if (!unclaimable_.contains(row.seq) && !has_room(claim.order.judge_due(candidate(row)))) {
+        if (unclaimable_.contains(row.seq)) {
+            continue;
+        }
+        const Verdict verdict = claim.order.judge_due(candidate(row));
+        claim.more = claim.more || verdict == Verdict::wait;
+        if (!has_room(verdict)) {
             claim.more = true;
             return;
         }
@@ -201,13 +246,13 @@ bool Drainer::walk_ahead(postgres::Transaction& transaction, Claim& claim, std::
         postgres::walk_fresh(transaction, ordering(), claim.lane.cursor(), last, limit);
     const auto alive =
         rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
-    if (!alive.has_value()) {
+    if (!alive.has_value() || !find_holders(transaction, claim, *alive)) {
         return false;
     }
     std::size_t covered = 0;
     for (const postgres::WalkedRow& row : *alive) {
         if (may_be_claimed(row, claim)) {
-            if (!has_room(claim.order.judge_fresh(candidate(row)))) {
+            if (!has_room(claim.order.judge_fresh(fresh_candidate(row, claim.holders)))) {
                 break;
             }
         } else if (stands_in_the_way(row)) {
@@ -286,6 +331,9 @@ void Drainer::retry_unclaimable(Claim& claim) {
             }
         }
     }
+    // Not seen any more: it was deleted, or has ended.
+    std::erase_if(unclaimable_,
+                  [now](const auto& entry) { return now >= entry.second + UNCLAIMABLE_RETRY; });
 }
 
 // Claims what is wanted. A row that somebody has locked is not had, and then the later ones of its

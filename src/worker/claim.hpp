@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/claim_order.hpp"
@@ -39,7 +40,8 @@ struct Drainer::Claim {
     std::span<const postgres::WalkedRow> due;
     std::span<const postgres::WalkedRow> in_gaps;
     std::span<const postgres::WalkedRow> fresh;
-    bool complete = true;  ///< the gaps were read to their end
+    bool complete = true;                                     ///< the gaps were read to their end
+    std::unordered_map<std::uint64_t, std::int64_t> holders;  ///< by group; 0: none
     std::size_t holes_tried = 0;
     std::size_t taken_back = 0;   ///< rows taken back from dead drainers
     bool sequence_moved = false;  ///< the lane starts anew

@@ -77,6 +77,8 @@ ExitReason Drainer::run() {
     for (;;) {
         take_notice();
         if (extension_gone_) {
+            // When it comes again its numbers begin anew.
+            shares_.forget_floors();
             link_.close(postgres::monotonic_now(), "");
             return ExitReason::no_extension;
         }
@@ -157,6 +159,7 @@ void Drainer::take_notice() {
     }
     if (prepared_ && !drain_.stopping()) {
         sweep();
+        collect();
         look_at_stored_settings();
     }
 }
@@ -186,9 +189,6 @@ void Drainer::take_settings() {
     if (fresh.enabled && fresh.broker_uri.empty()) {
         slot_.set_error("outbox_drainer.broker_uri is not set");
     }
-    if (fresh.ordering != settings_.ordering) {
-        sweep_at_ = now;
-    }
     settings_ = fresh;
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
@@ -203,7 +203,11 @@ void Drainer::share_buckets(Time now) {
                                             .able = drain_.is_able(),
                                             .idle = ~drain_.buckets_in_hand(),
                                             .floor = reached()});
-    shared_ordering_ = ordering();
+    if (ordering() != shared_ordering_) {
+        shared_ordering_ = ordering();
+        keyless_sweeps_ = KEYLESS_SWEEPS;
+        sweep_at_ = now;
+    }
     if (share.taken.buckets != 0) {
         if (share.taken.floor < lane_.cursor()) {
             lane_ = FreshLane(std::min(reached(), share.taken.floor));
@@ -213,12 +217,21 @@ void Drainer::share_buckets(Time now) {
     buckets_ = share.claimable;
     drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
     drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
-    drain_.let_replay((share.owned & mask_of(0)) != 0);
+    lead((share.owned & mask_of(0)) != 0);
     if (reclaim_pending_ && reclaim()) {
         reclaim_pending_ = false;
         drain_.woken();
     }
     allow_claims();
+}
+
+// What one drainer does for all is done by whoever has the first bucket.
+void Drainer::lead(bool leads) {
+    drain_.let_replay(leads);
+    if (leads && !collects_) {
+        retention_position_.reset();
+    }
+    collects_ = leads;
 }
 
 void Drainer::allow_claims() {
@@ -254,7 +267,8 @@ void Drainer::wait(Time until) {
     link_.flush();
     const Time now = postgres::monotonic_now();
     postgres::report_activity(activity_of(drain_.state()));
-    const Duration timeout = std::min({until - now, link_.max_wait(), settings_.poll_interval});
+    const Duration timeout =
+        std::min({until - now, link_.max_wait(), settings_.poll_interval, until_collection(now)});
     const auto wanted = link_.wanted();
     postgres::PgError error;
     if (!postgres::wait_for(link_.fd(), wanted.read, wanted.write, timeout, error)) {

@@ -15,6 +15,7 @@
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
 #include "core/relay_settings.hpp"
+#include "core/retention.hpp"
 #include "postgres/arena.hpp"
 #include "postgres/bucket_map.hpp"
 #include "postgres/event_store.hpp"
@@ -50,6 +51,7 @@ class Drainer {
     void read_relay_settings();
     void share_buckets(Time now);
     std::int64_t reached() const;
+    void lead(bool leads);
     void allow_claims();
     Ordering ordering() const { return drain_.settings().ordering; }
 
@@ -71,7 +73,6 @@ class Drainer {
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
     ClaimOrder::Limits claim_limits(std::size_t rows) const;
-    void follow_up_alone();
 
     // The marks (marks.cpp).
     bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
@@ -88,6 +89,8 @@ class Drainer {
     bool walk(postgres::Transaction& transaction, Claim& claim);
     bool look_whether_halted(postgres::Transaction& transaction, Claim& claim);
     bool read_gaps(postgres::Transaction& transaction, Claim& claim);
+    bool find_holders(postgres::Transaction& transaction, Claim& claim,
+                      std::span<const postgres::WalkedRow> rows);
     void take_from_gaps(Claim& claim, std::size_t room_for_due);
     void take_due(Claim& claim);
     bool walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last);
@@ -129,7 +132,25 @@ class Drainer {
     void sweep();
     void sweep_turn(std::int64_t& position, std::int64_t from, std::int64_t to);
     void sweep_groups();
+    void look_at_backlog();
+    std::optional<std::size_t> call_ungrouped(postgres::Transaction& transaction,
+                                              std::size_t called_before);
     std::optional<std::size_t> call_stranded_groups(postgres::Transaction& transaction);
+
+    // Rows whose retention is over (retention.cpp).
+    bool may_collect() const;
+    Duration until_collection(Time now) const;
+    void collect();
+    bool begin_retention();
+    void collect_chunk(Time now);
+    bool remove_chunk(postgres::Transaction& transaction, Time now,
+                      std::span<const std::int64_t>& chosen, std::vector<std::int64_t>& removed);
+    bool position_is_due(Time now) const;
+    void write_position_alone(Time now);
+    bool write_position_if_due(postgres::Transaction& transaction, Time now,
+                               std::optional<std::int64_t>& written);
+    void note_failed_collection(std::span<const std::int64_t> chosen,
+                                const postgres::PgError& error);
 
     postgres::Slot& slot_;
     Incarnation self_;
@@ -147,6 +168,10 @@ class Drainer {
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
     std::int64_t group_sweep_position_ = 0;
+    /// How many sweeps still look for rows without a key that wait: under another ordering they had
+    /// a group.
+    int keyless_sweeps_ = KEYLESS_SWEEPS;
+    static constexpr int KEYLESS_SWEEPS = 2;
     AnnouncementLimit announcements_;
     Random killer_jitter_;
 
@@ -169,6 +194,12 @@ class Drainer {
     static constexpr std::int64_t NO_FLOOR = -1;
     std::int64_t floor_written_ = NO_FLOOR;
     Time floor_written_at_{};
+    bool collects_ = false;
+    Retention retention_;
+    std::optional<std::int64_t> retention_position_;  ///< as written; nullopt: not read yet
+    Time retention_position_at_{};
+    Time retention_retry_at_{};
+    std::string refusal_;
     Time settings_looked_at_{};
     std::string settings_problem_;
     std::string table_problem_;

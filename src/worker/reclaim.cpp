@@ -5,6 +5,7 @@
 
 #include "postgres/log.hpp"
 #include "postgres/relay_settings.hpp"
+#include "postgres/relay_store.hpp"
 #include "postgres/wait.hpp"
 #include "worker/drainer.hpp"
 #include "worker/marks.hpp"
@@ -40,10 +41,10 @@ bool Drainer::prepare() {
     take_settings();
     // A sequence that went back has no number of the old ones left behind.
     const std::int64_t floor = *stored <= *last ? *stored : 0;
-    if (floor == *stored) {
-        shares_.learn_floor(floor);
-    } else {
+    if (*stored > *last || shares_.lowest_floor() > *last) {
         shares_.forget_floors();
+    } else {
+        shares_.learn_floor(floor);
     }
     sequence_file_ = table_.sequence_file;
     if (refuse_table(table_)) {
@@ -237,9 +238,13 @@ bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::
         marks.failed.push_back(
             {row.seq, error, settings_.retry.delay(row.attempts + 1, killer_jitter_)});
     }
+    const std::string pause =
+        ordering() == Ordering::stop_the_line
+            ? "event with seq " + std::to_string(row.seq) + " was not published: " + error
+            : "";
     Marked marked;
     if (!write_marks(transaction, marks, marked) ||
-        (!marked.ended.empty() && !follow_up(transaction, {row.seq}, ""))) {
+        (!marked.ended.empty() && !follow_up(transaction, {row.seq}, pause))) {
         return false;
     }
     count(marked);
@@ -281,6 +286,9 @@ void Drainer::sweep() {
         return;
     }
     sweep_groups();
+    if (collects_) {
+        look_at_backlog();
+    }
     const std::int64_t floor = std::max<std::int64_t>(floor_written_, 0);
     sweep_turn(sweep_position_, floor, lane_.cursor());
     sweep_turn(history_position_, 0, floor);
@@ -295,11 +303,9 @@ void Drainer::sweep_groups() {
         note_database_error(transaction.error());
         return;
     }
-    std::optional<std::size_t> called;
-    if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
-        called = call_stranded_groups(transaction);
-    } else {
-        called = postgres::call_all_followers(transaction, CHUNK);
+    std::optional<std::size_t> called = call_stranded_groups(transaction);
+    if (called.has_value() && collects_) {
+        called = call_ungrouped(transaction, *called);
     }
     if (!called.has_value() || transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
@@ -308,12 +314,46 @@ void Drainer::sweep_groups() {
     if (*called > 0) {
         drain_.woken();
     }
-    if (*called == CHUNK) {
+    if (*called >= CHUNK) {
         sweep_at_ = postgres::monotonic_now();
     }
 }
 
+void Drainer::look_at_backlog() {
+    postgres::Transaction reading("outbox_drainer: looking at the backlog");
+    const auto backlog = reading.begin(InvalidOid) ? postgres::read_backlog(reading) : std::nullopt;
+    if (!backlog.has_value() || reading.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(reading.error());
+        return;
+    }
+    postgres::Transaction writing("outbox_drainer: noting the backlog");
+    if (!begin(writing) || !postgres::write_backlog(writing, *backlog) ||
+        writing.commit() == postgres::CommitOutcome::failed) {
+        note_database_error(writing.error());
+    }
+}
+
+// Rows that wait and belong to no group (any more): the ordering has been changed.
+std::optional<std::size_t> Drainer::call_ungrouped(postgres::Transaction& transaction,
+                                                   std::size_t called_before) {
+    const bool by_key = ordering() == Ordering::per_key;
+    if (ordering() == Ordering::per_source || (by_key && keyless_sweeps_ == 0)) {
+        return called_before;
+    }
+    const auto called = postgres::call_all_followers(transaction, by_key, CHUNK);
+    if (!called.has_value()) {
+        return std::nullopt;
+    }
+    if (by_key && *called == 0) {
+        keyless_sweeps_--;
+    }
+    return called_before + *called;
+}
+
 std::optional<std::size_t> Drainer::call_stranded_groups(postgres::Transaction& transaction) {
+    if (ordering() != Ordering::per_key && ordering() != Ordering::per_source) {
+        return 0;
+    }
     const auto waiting =
         postgres::waiting_groups(transaction, ordering(), group_sweep_position_, GROUPS_AT_ONCE);
     if (!waiting.has_value()) {

@@ -40,6 +40,10 @@ void Drainer::transact() {
     // An unlogged table, say: what is in hand is settled, nothing more is taken.
     const bool claims = ok && plan.claim > 0 && may_claim_now() && !refuse_table(table_);
     if (claims) {
+        // What these marks give back lies behind the cursor, and comes before what is ahead of it.
+        for (std::int64_t seq : marked.given_back) {
+            claim.lane.add_hole(seq);
+        }
         ok = claim.memory.create() && this->claim(transaction, claim);
     }
     const postgres::CommitOutcome outcome =
@@ -56,6 +60,9 @@ void Drainer::transact() {
     floor_written_ = written.value_or(floor_written_);
     count(marked);
     announce(marked);
+    for (const BatchMarks& marks : plan.marks) {
+        retention_.note_published(now, marks.published);
+    }
     finish_claim(now, std::move(claim), outcome == postgres::CommitOutcome::committed);
     look_again_at(marked);
 }
@@ -93,6 +100,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     }
     if (claim.sequence_moved) {
         shares_.forget_floors();
+        retention_ = Retention();
         sequence_file_ = table_.sequence_file;
         floor_written_ = NO_FLOOR;
         floor_written_at_ = Time{};
@@ -143,7 +151,13 @@ void Drainer::transact_one_by_one() {
         }
         postgres::Transaction transaction("outbox_drainer: settling row by row");
         Marked marked;
+        const TransactionPlan& plan = drain_.plan();
+        const auto& last_of_group = plan.release_behind;
+        const bool calls =
+            std::find(last_of_group.begin(), last_of_group.end(), seq) != last_of_group.end();
+        const std::vector<std::int64_t> ended(calls ? 1 : 0, seq);
         if (!begin(transaction) || !write_marks(transaction, marks, marked) ||
+            !follow_up(transaction, ended, marks.ended.empty() ? "" : plan.pause) ||
             transaction.commit() == postgres::CommitOutcome::failed) {
             transaction.abort();
             note_database_error(transaction.error());
@@ -152,6 +166,7 @@ void Drainer::transact_one_by_one() {
         }
         count(marked);
         announce(marked);
+        retention_.note_published(postgres::monotonic_now(), marks.published);
         look_again_at(marked);
     };
     for (const BatchMarks& marks : drain_.plan().marks) {
@@ -188,22 +203,9 @@ void Drainer::transact_one_by_one() {
             write_alone(one, seq);
         }
     }
-    if (result.unwritten.empty() && result.untried.empty()) {
-        follow_up_alone();
-    }
     drain_.transacted(postgres::monotonic_now(), result);
     for (BatchId batch : drain_.finished_batches()) {
         batches_.erase(batch);
-    }
-}
-
-// What fails here the sweep does later.
-void Drainer::follow_up_alone() {
-    const TransactionPlan& plan = drain_.plan();
-    postgres::Transaction transaction("outbox_drainer: calling what waits in the deferred lane");
-    if (!begin(transaction) || !follow_up(transaction, plan.release_behind, plan.pause) ||
-        transaction.commit() == postgres::CommitOutcome::failed) {
-        note_database_error(transaction.error());
     }
 }
 

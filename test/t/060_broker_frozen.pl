@@ -27,7 +27,7 @@ $node->create_ledger('postgres');
 $node->wait_for_state($_, 'idle') for qw(postgres drained);
 
 $broker->freeze;
-$node->safe_psql('postgres', 'SELECT emit_many(100, 10)');
+$node->safe_psql('postgres', 'SELECT emit_many(100, 100)');
 $node->wait_stat('postgres', 'in_flight = 100');
 my $activity = "FROM pg_stat_activity WHERE backend_type = 'outbox_drainer' AND datname = 'postgres'";
 $node->wait_query('postgres', "SELECT backend_xmin IS NULL AND xact_start IS NULL $activity");

@@ -21,7 +21,7 @@ $node->wait_drained('shop');
 is(scalar @{ $broker->consume('q', count => 50) }, 50, '50 events are published');
 
 $broker->freeze;
-$node->safe_psql('shop', 'SELECT emit_many(20, 5)');
+$node->safe_psql('shop', 'SELECT emit_many(20, 20)');
 $node->wait_stat('shop', 'in_flight = 20');
 $node->safe_psql('shop', q{CREATE FUNCTION on_dead(outbox.event) RETURNS void LANGUAGE sql AS ''});
 $node->safe_psql('shop', q{SELECT outbox.alter_relay(retention => '3 days', max_attempts => 7, on_dead => 'on_dead(outbox.event)')});

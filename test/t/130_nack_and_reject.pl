@@ -51,9 +51,9 @@ SQL
 $node->configure('drainer.enabled' => undef);
 $node->wait_query('postgres', q{SELECT count(*) = 2 FROM outbox.event WHERE event_type = 'good' AND published_at IS NOT NULL});
 $node->wait_query('postgres', q{SELECT last_error LIKE 'rejected: %' FROM outbox.event WHERE event_type = 'bad'});
-is( $node->safe_psql('postgres', q{SELECT attempts > 0, published_at IS NULL, claimed_by IS NULL FROM outbox.event WHERE event_type = 'bad'}),
-	't|t|t',
-	'a row that cannot be sent is charged and not published');
+is( $node->safe_psql('postgres', q{SELECT attempts, published_at IS NULL, claimed_by IS NULL, outcome, error_code FROM outbox.event WHERE event_type = 'bad'}),
+	'0|t|t|rejected|routing_key_too_long',
+	'a row that cannot be sent has its end at once, without being sent');
 like($node->safe_psql('postgres', q{SELECT last_error FROM outbox.event WHERE event_type = 'bad'}),
 	qr/routing.key.*255/, 'with the reason');
 is($node->safe_psql('postgres', q{SELECT sum(attempts) FROM outbox.event WHERE event_type = 'good'}),

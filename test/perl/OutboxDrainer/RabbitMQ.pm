@@ -607,7 +607,7 @@ sub _read_file
 	my ($path) = @_;
 	open my $file, '<', $path or return "($path: $!)";
 	local $/ = undef;
-	return <$file>;
+	return scalar <$file>;
 }
 
 sub _log_tail
