@@ -575,20 +575,4 @@ std::optional<std::int64_t> Drain::lowest_in_hand() const {
     return lowest;
 }
 
-std::optional<std::int64_t> Drain::lowest_kept() const {
-    std::optional<std::int64_t> lowest;
-    for (const auto& [id, batch] : batches_) {
-        for (std::size_t index : batch.rows) {
-            const Row& row = rows_[index];
-            const bool ends = (row.state == RowState::published || row.state == RowState::failed ||
-                               row.state == RowState::ended || row.state == RowState::deferring) &&
-                              !row.set_aside && !plan_.one_by_one;
-            if (!row.event->deferred && !ends) {
-                lowest = std::min(lowest.value_or(row.event->seq), row.event->seq);
-            }
-        }
-    }
-    return lowest;
-}
-
 }  // namespace outbox

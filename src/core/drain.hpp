@@ -201,9 +201,6 @@ class Drain {
     BucketMask buckets_in_hand() const noexcept;
     /// The lowest sequence number of the fresh lane in hand; nullopt when there is none.
     std::optional<std::int64_t> lowest_in_hand() const;
-    /// The lowest sequence number of the fresh lane in hand that the current plan does not bring to
-    /// an end; nullopt when there is none.
-    std::optional<std::int64_t> lowest_kept() const;
 
   private:
     enum class RowState : std::uint8_t {

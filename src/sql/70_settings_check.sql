@@ -70,7 +70,7 @@ BEGIN ATOMIC
     JOIN pg_catalog.pg_class AS e ON e.relowner <> other.relowner
     WHERE e.oid = 'outbox.event'::regclass
         AND other.oid IN ('outbox.event_seq'::regclass, 'outbox.relay'::regclass, 'outbox.relay_state'::regclass,
-            'outbox.replay_job'::regclass);
+            'outbox.operation'::regclass, 'outbox.replay_job'::regclass);
 END;
 COMMENT ON FUNCTION outbox.table_problems() IS 'What outbox.settings_check() finds wrong with the outbox table';
 REVOKE ALL ON FUNCTION outbox.table_problems() FROM PUBLIC;

@@ -551,34 +551,20 @@ TEST(Drain, ClaimsAgainWhenWokenOrWhenThereIsMoreOrWhenItIsTime) {
     bench.claim(0);
 }
 
-TEST(Drain, KnowsTheLowestRowThatThePlanLeavesOpen) {
+TEST(Drain, RowsInHandHoldTheFloorUntilTheirOutcomeIsWritten) {
     Bench bench = running(4, 4);
-    EXPECT_EQ(bench.drain.lowest_kept(), 1);
+    EXPECT_EQ(bench.drain.lowest_in_hand(), 1);
     bench.confirm(1);
     bench.confirm(2, false, false);
     ASSERT_EQ(bench.kind(), Kind::transact);
-    EXPECT_EQ(bench.drain.lowest_kept(), 3);
-    bench.drain.transaction_failed(bench.now);
-    bench.now += 100ms;
-    bench.fail();
-    bench.now += 200ms;
-    ASSERT_EQ(bench.kind(), Kind::transact);
-    EXPECT_TRUE(bench.drain.plan().one_by_one);
-    EXPECT_EQ(bench.drain.lowest_kept(), 1) << "one by one, each may fail";
+    EXPECT_EQ(bench.drain.lowest_in_hand(), 1) << "nothing is written yet";
     bench.commit(0);
+    EXPECT_EQ(bench.drain.lowest_in_hand(), 3);
     bench.lose_connection();
     ASSERT_EQ(bench.kind(), Kind::transact);
-    EXPECT_EQ(bench.drain.lowest_kept(), 3) << "released rows stay open";
+    EXPECT_EQ(bench.drain.lowest_in_hand(), 3) << "given back, but not yet";
     bench.commit(0);
-    EXPECT_EQ(bench.drain.lowest_kept(), std::nullopt);
-}
-
-TEST(Drain, AReleasedRowHoldsTheFloor) {
-    Bench bench = running(2, 1);
-    bench.lose_connection();
-    ASSERT_EQ(bench.kind(), Kind::transact);
-    EXPECT_EQ(bench.marks().released, (Seqs{1, 2}));
-    EXPECT_EQ(bench.drain.lowest_kept(), 1);
+    EXPECT_EQ(bench.drain.lowest_in_hand(), std::nullopt);
 }
 
 TEST(Drain, DeferredRowsDoNotHoldTheFloor) {
@@ -586,7 +572,7 @@ TEST(Drain, DeferredRowsDoNotHoldTheFloor) {
     bench.connect();
     bench.deferred = true;
     bench.claim(2);
-    EXPECT_EQ(bench.drain.lowest_kept(), std::nullopt);
+    EXPECT_EQ(bench.drain.lowest_in_hand(), std::nullopt);
 }
 
 // ---- Stopping ----
