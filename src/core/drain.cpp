@@ -290,8 +290,7 @@ void Drain::transacted(Time now, const TransactionResult& result) {
     if (!plan_.pause.empty() && !plan_.one_by_one) {
         settings_.paused = true;
     }
-    // What was called is due now, and a claim beside the call has seen it already.
-    look_ = look_ || (!plan_.release_behind.empty() && plan_.claim == 0);
+    look_for_deferred(now);
     if (plan_.claim > 0) {
         claim_limit_ = std::max(claim_limit_, 2 * plan_.claim);
         look_ = result.more || look_;
@@ -458,6 +457,19 @@ bool Drain::adopt_settings(Time now) {
     reconnect_at_ = now;
     connect_failures_ = 0;
     return link_ != Link::down;
+}
+
+// A claim beside the marks knows when the next deferred row is due; marks alone tell nobody.
+void Drain::look_for_deferred(Time now) {
+    if (plan_.claim > 0) {
+        return;
+    }
+    look_ = look_ || !plan_.release_behind.empty();
+    for (const BatchMarks& marks : plan_.marks) {
+        for (const FailedMark& mark : marks.failed) {
+            next_look_ = std::min(next_look_, now + mark.delay + Duration{1});
+        }
+    }
 }
 
 // What was claimed under suspicion has come to an end without killing anybody.

@@ -272,6 +272,7 @@ class Drain {
     void set_aside(std::size_t index);
     bool adopt_settings(Time now);
     void widen_suspicion() noexcept;
+    void look_for_deferred(Time now);
     void uncount(const Row& row);
     void add_claim(const TransactionResult& result);
     void drop_row(std::size_t index);

@@ -1,5 +1,6 @@
 // The drain state machine: its decisions.
 #include "core/drain.hpp"
+#include "core/uuid.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -293,7 +294,7 @@ bool Drain::add_mark(BatchMarks& marks, const Row& row) {
             marks.ended.push_back({seq, row.outcome, row.event->id, row.code, row.error});
             if (settings_.ordering == Ordering::stop_the_line) {
                 plan_.pause =
-                    "event with seq " + std::to_string(seq) + " was not published: " + row.error;
+                    "event " + to_string(row.event->id) + " was not published: " + row.error;
             }
             return true;
         case RowState::deferring:

@@ -36,16 +36,18 @@ Statement defer_statement = {
 
 // clang-format off
 // A group is free when the lowest row that holds it is one that waits. Then the lowest of those that
-// wait are due, all at one time, so that they are taken in the order of their numbers.
-#define RELEASE_FOLLOWERS(group_columns, known_group, in_group, order) \
+// wait are due, all at one time, so that they are taken in the order of their numbers. Rows are read
+// from the group's place in the index on, and compared outside: see HOLDER in event_walk.cpp.
+#define RELEASE_FOLLOWERS(group_columns, known_group, from_group, order, same_group) \
     "WITH freed AS MATERIALIZED (SELECT DISTINCT " group_columns " FROM outbox.event g" \
     " WHERE g.seq OPERATOR(pg_catalog.=) ANY ($1) AND " known_group ")," \
     " waiting AS MATERIALIZED (SELECT f.seq FROM freed g" \
-    " CROSS JOIN LATERAL (SELECT h.next_attempt_at, h.claimed_by FROM outbox.event h" \
-    " WHERE " HOLDS("h") " AND " in_group("h") " ORDER BY " order("h") " LIMIT 1) first" \
-    " CROSS JOIN LATERAL (SELECT h.seq, h.next_attempt_at, h.claimed_by FROM outbox.event h" \
-    " WHERE " HOLDS("h") " AND " in_group("h") " ORDER BY " order("h") " LIMIT $2) f" \
-    " WHERE first.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND first.claimed_by IS NULL" \
+    " CROSS JOIN LATERAL (SELECT h.source, h.key, h.next_attempt_at, h.claimed_by" \
+    " FROM outbox.event h WHERE " HOLDS("h") " AND " from_group " ORDER BY " order " LIMIT 1) first" \
+    " CROSS JOIN LATERAL (SELECT h.source, h.key, h.seq, h.next_attempt_at, h.claimed_by" \
+    " FROM outbox.event h WHERE " HOLDS("h") " AND " from_group " ORDER BY " order " LIMIT $2) f" \
+    " WHERE " same_group("first") " AND " same_group("f") \
+    " AND first.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND first.claimed_by IS NULL" \
     " AND f.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND f.claimed_by IS NULL)," \
     " free AS MATERIALIZED (SELECT e.seq FROM waiting w CROSS JOIN LATERAL" \
     " (SELECT x.seq FROM outbox.event x WHERE x.seq OPERATOR(pg_catalog.=) w.seq" \
@@ -54,22 +56,24 @@ Statement defer_statement = {
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()" \
     " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq"
 
-#define SAME_SOURCE(row) \
-    row ".source OPERATOR(pg_catalog.>=) g.source AND " row ".source OPERATOR(pg_catalog.<=) g.source"
-#define SAME_KEY(row) \
-    SAME_SOURCE(row) " AND " row ".key OPERATOR(pg_catalog.>=) g.key AND " row \
-    ".key OPERATOR(pg_catalog.<=) g.key"
-#define KEY_ORDER(row) row ".source, " row ".key, " row ".seq"
-#define SOURCE_ORDER(row) row ".source, " row ".seq"
+#define SAME_SOURCE(row) row ".source OPERATOR(pg_catalog.=) g.source"
+#define SAME_KEY(row) SAME_SOURCE(row) " AND " row ".key OPERATOR(pg_catalog.=) g.key"
+#define FROM_KEY \
+    "ROW(h.source, h.key, h.seq) OPERATOR(pg_catalog.>=)" \
+    " ROW(g.source, g.key, (-9223372036854775808)::pg_catalog.int8)"
+#define FROM_SOURCE \
+    "ROW(h.source, h.seq) OPERATOR(pg_catalog.>=)" \
+    " ROW(g.source, (-9223372036854775808)::pg_catalog.int8)"
 // clang-format on
 
 Statement release_key_followers_statement = {
-    RELEASE_FOLLOWERS("g.source, g.key", "g.key IS NOT NULL", SAME_KEY, KEY_ORDER),
+    RELEASE_FOLLOWERS("g.source, g.key", "g.key IS NOT NULL", FROM_KEY, "h.source, h.key, h.seq",
+                      SAME_KEY),
     2,
     {INT8ARRAYOID, INT8OID},
     nullptr};
 Statement release_source_followers_statement = {
-    RELEASE_FOLLOWERS("g.source", "true", SAME_SOURCE, SOURCE_ORDER),
+    RELEASE_FOLLOWERS("g.source", "true", FROM_SOURCE, "h.source, h.seq", SAME_SOURCE),
     2,
     {INT8ARRAYOID, INT8OID},
     nullptr};
@@ -108,11 +112,21 @@ Statement waiting_sources_statement = {
     nullptr};
 // clang-format on
 
+// Source by source, as the waiting rows without a key are few among those with one.
 Statement call_keyless_statement = {
-    "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
-    " WHERE e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL"
-    " AND e.key IS NULL ORDER BY e.next_attempt_at, e.seq LIMIT $1"
-    " FOR NO KEY UPDATE SKIP LOCKED)"
+    "WITH RECURSIVE source AS ((SELECT h.source FROM outbox.event h WHERE " HOLDS("h")
+    " ORDER BY h.source, h.seq LIMIT 1)"
+    " UNION ALL SELECT n.source FROM source s CROSS JOIN LATERAL"
+    " (SELECT h.source FROM outbox.event h WHERE " HOLDS("h")
+    " AND h.source OPERATOR(pg_catalog.>) s.source ORDER BY h.source, h.seq LIMIT 1) n),"
+    " waiting AS MATERIALIZED (SELECT w.seq FROM source s CROSS JOIN LATERAL"
+    " (SELECT h.seq, h.next_attempt_at FROM outbox.event h WHERE " HOLDS("h")
+    " AND h.source OPERATOR(pg_catalog.=) s.source AND h.key IS NULL ORDER BY h.seq LIMIT $1) w"
+    " WHERE w.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' LIMIT $1),"
+    " free AS MATERIALIZED (SELECT e.seq FROM waiting w CROSS JOIN LATERAL"
+    " (SELECT x.seq FROM outbox.event x WHERE x.seq OPERATOR(pg_catalog.=) w.seq"
+    " AND x.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND x.claimed_by IS NULL"
+    " FOR NO KEY UPDATE SKIP LOCKED) e)"
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
     " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
     1,
@@ -122,6 +136,7 @@ Statement call_keyless_statement = {
 Statement call_all_statement = {
     "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
     " WHERE e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL"
+    " AND e.next_attempt_at IS DISTINCT FROM e.available_at"
     " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED)"
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
     " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",

@@ -13,22 +13,26 @@ namespace outbox::postgres {
 namespace {
 
 // clang-format off
-// One index probe for a row of the deferred lane that holds the group of `e`. The order names all
-// columns of the index and the bounds are no equalities, so that no other index can give that order,
-// whatever the statistics say.
-#define SAME_SOURCE \
-    "h.source OPERATOR(pg_catalog.>=) e.source AND h.source OPERATOR(pg_catalog.<=) e.source"
-#define SAME_KEY "h.key OPERATOR(pg_catalog.>=) e.key AND h.key OPERATOR(pg_catalog.<=) e.key"
-#define HOLDER(condition, direction) \
-    " LEFT JOIN LATERAL (SELECT h.seq FROM outbox.event h" \
-    " WHERE " PER_KEY " AND " HOLDS("h") " AND " SAME_SOURCE " AND " SAME_KEY " AND " condition \
-    " ORDER BY h.source " direction ", h.key " direction ", h.seq " direction " LIMIT 1) k ON true" \
-    " LEFT JOIN LATERAL (SELECT h.seq FROM outbox.event h" \
-    " WHERE " PER_SOURCE " AND " HOLDS("h") " AND " SAME_SOURCE " AND " condition \
-    " ORDER BY h.source " direction ", h.seq " direction " LIMIT 1) s ON true"
+// One index probe for a row of the deferred lane that holds the group of `e`: the first one from the
+// group's place in the index on, which is compared outside. Only the index of HOLDS gives that order
+// and those bounds, whatever the statistics say; and two inequalities for each column would not
+// bound the scan.
+#define HOLDER(from, direction, from_of_source) \
+    " LEFT JOIN LATERAL (SELECT h.source, h.key, h.seq FROM outbox.event h" \
+    " WHERE " PER_KEY " AND " HOLDS("h") " AND ROW(h.source, h.key, h.seq) " from \
+    " ORDER BY h.source " direction ", h.key " direction ", h.seq " direction " LIMIT 1) k" \
+    " ON k.source OPERATOR(pg_catalog.=) e.source AND k.key OPERATOR(pg_catalog.=) e.key" \
+    " LEFT JOIN LATERAL (SELECT h.source, h.seq FROM outbox.event h" \
+    " WHERE " PER_SOURCE " AND " HOLDS("h") " AND ROW(h.source, h.seq) " from_of_source \
+    " ORDER BY h.source " direction ", h.seq " direction " LIMIT 1) s" \
+    " ON s.source OPERATOR(pg_catalog.=) e.source"
 // For a fresh row the lowest one; for a deferred row the highest one below it.
-#define LOWEST_HOLDER HOLDER("true", "ASC")
-#define HOLDER_BELOW HOLDER("h.seq OPERATOR(pg_catalog.<) e.seq", "DESC")
+#define LOWEST_HOLDER \
+    HOLDER("OPERATOR(pg_catalog.>=) ROW(e.source, e.key, (-9223372036854775808)::pg_catalog.int8)", \
+           "ASC", "OPERATOR(pg_catalog.>=) ROW(e.source, (-9223372036854775808)::pg_catalog.int8)")
+#define HOLDER_BELOW \
+    HOLDER("OPERATOR(pg_catalog.<) ROW(e.source, e.key, e.seq)", \
+           "DESC", "OPERATOR(pg_catalog.<) ROW(e.source, e.seq)")
 
 #define WALKED \
     "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8, " \

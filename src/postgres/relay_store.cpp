@@ -13,9 +13,12 @@ namespace outbox::postgres {
 namespace {
 
 Statement pause_statement = {
-    "UPDATE outbox.relay r SET paused_at = pg_catalog.clock_timestamp(),"
+    "WITH paused AS (UPDATE outbox.relay r SET paused_at = pg_catalog.clock_timestamp(),"
     " paused_by = 'outbox_drainer', pause_reason = $1"
-    " WHERE r.name OPERATOR(pg_catalog.=) 'default' AND r.paused_at IS NULL",
+    " WHERE r.name OPERATOR(pg_catalog.=) 'default' AND r.paused_at IS NULL RETURNING r.name)"
+    " INSERT INTO outbox.operation (by, action, relay, detail)"
+    " SELECT 'outbox_drainer', 'pause', p.name, pg_catalog.jsonb_build_object('reason', $1)"
+    " FROM paused p",
     1,
     {TEXTOID},
     nullptr};

@@ -62,7 +62,10 @@ BEGIN
             new_id, event_type, payload, key, event_source, message_id, destination, routing_key,
             attributes, coalesce(content_type, 'application/octet-stream'), content_encoding,
             available_at, coalesce(occurred_at, pg_catalog.clock_timestamp()), correlation_id,
-            causation_id, traceparent, tracestate, reply_to, priority::pg_catalog.int2, expiration,
+            causation_id, traceparent, tracestate, reply_to,
+            -- Within the type, so that the check of the row names the column and the limit.
+            CASE WHEN priority IS NOT NULL THEN greatest(least(priority, 32767), -32768)::pg_catalog.int2 END,
+            expiration,
             schema_version, schema_reference, source_event_id, source_position
         ) ON CONFLICT DO NOTHING;
         IF FOUND THEN

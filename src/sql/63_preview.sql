@@ -3,10 +3,10 @@ CREATE FUNCTION outbox.preview_message(id uuid) RETURNS jsonb
     AS 'MODULE_PATHNAME', 'outbox_drainer_preview_message';
 COMMENT ON FUNCTION outbox.preview_message(uuid) IS 'What outbox.preview shows, with the body as text';
 REVOKE ALL ON FUNCTION outbox.preview_message(uuid) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.preview_message(uuid) TO pg_monitor;
 
 CREATE FUNCTION outbox.preview(id uuid) RETURNS jsonb
-    LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+    LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
     AS $function$
 #variable_conflict use_variable
 DECLARE

@@ -35,7 +35,7 @@ CREATE FUNCTION outbox.why_ended(e outbox.event) RETURNS text
                 || CASE WHEN e.attempts > 0 THEN '; failed attempts before: ' || e.attempts ELSE '' END
         WHEN e.dead_at IS NOT NULL AND e.outcome IN ('rejected', 'discarded') THEN
             e.outcome || ' at ' || outbox.why_time(e.dead_at)
-                || coalesce(': ' || coalesce(regexp_replace(e.last_error, '^rejected: ', ''), e.error_code), '')
+                || coalesce(': ' || coalesce(regexp_replace(e.last_error, '^(rejected|discarded): ', ''), e.error_code), '')
         WHEN e.dead_at IS NOT NULL THEN
             'dead since ' || outbox.why_time(e.dead_at) || '; failed attempts: ' || e.attempts
                 || coalesce('; the last error: ' || coalesce(e.last_error, e.error_code), '')
@@ -297,6 +297,7 @@ AS $$
 DECLARE
     e outbox.event;
     relay outbox.relay;
+    mine boolean;
     own text;
     paused text;
     nobody text;
@@ -306,6 +307,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 'unknown: there is no such event, or it is not committed yet, or it was removed after its retention';
     END IF;
+    SELECT outbox.written_here(x.xmin) INTO mine FROM outbox.event AS x WHERE x.id = why.id;
     e.payload := NULL;  -- it may be large, and is not needed
     SELECT r.* INTO relay FROM outbox.relay AS r WHERE r.name = 'default';
     own := outbox.why_own(e, relay);
@@ -315,8 +317,10 @@ BEGIN
             || coalesce(' by ' || relay.paused_by, '') || coalesce(': ' || relay.pause_reason, '');
         nobody := outbox.why_nothing_is_drained();
         IF own IS NULL AND paused IS NULL AND nobody IS NULL THEN
-            own := 'is next: a drainer takes it at its next look' || coalesce(
-                format('; failed attempts: %s, the last error: ', e.attempts) || e.last_error, '');
+            own := CASE WHEN mine THEN 'not committed yet: this transaction has written it'
+                ELSE 'is next: a drainer takes it at its next look' || coalesce(
+                    format('; failed attempts: %s, the last error: ', e.attempts) || e.last_error, '')
+                END;
         END IF;
     END IF;
     RETURN regexp_replace(concat_ws('; ', own, paused, nobody), '\s+', ' ', 'g');

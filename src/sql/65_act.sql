@@ -391,6 +391,19 @@ COMMENT ON FUNCTION outbox.discard(uuid, text) IS
     'Ends an event that is pending or failed without publishing it, so that those behind it go on; says what it was. outbox.requeue undoes it. For roles that were granted EXECUTE';
 REVOKE ALL ON FUNCTION outbox.discard(uuid, text) FROM PUBLIC;
 
+CREATE FUNCTION outbox.announce_dead(seqs bigint[]) RETURNS void
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    PERFORM outbox.act_as_owner();
+    PERFORM outbox.call_on_dead(seqs);
+END
+$$;
+COMMENT ON FUNCTION outbox.announce_dead(bigint[]) IS
+    'Internal: calls the relay''s on_dead function for these events, as the owner of outbox.event';
+REVOKE ALL ON FUNCTION outbox.announce_dead(bigint[]) FROM PUBLIC;
+
 -- Events whose attempts are used up and that nobody has in hand: their drainer died at the last one, or
 -- max_attempts was lowered. Those that wait behind another one take their turn first.
 CREATE FUNCTION outbox.end_exhausted(relay text, max_attempts integer) RETURNS uuid[]
@@ -419,6 +432,12 @@ BEGIN
     FOR ended_group IN SELECT DISTINCT e.source, e.key FROM outbox.event AS e WHERE e.seq = ANY (ended.seqs) LOOP
         PERFORM outbox.release_group(relay, ended_group.source, ended_group.key);
     END LOOP;
+    PERFORM outbox.announce_dead(ended.seqs);
+    RAISE WARNING USING
+        ERRCODE = 'external_routine_exception',
+        MESSAGE = CASE cardinality(ended.ids) WHEN 1 THEN 'one event is dead, its attempts are used up'
+            ELSE format('%s events are dead, their attempts are used up', cardinality(ended.ids)) END,
+        HINT = 'They are listed in outbox.dead.';
     RETURN ended.ids;
 END
 $$;

@@ -80,7 +80,7 @@ SELECT
     j.last_seq,
     CASE
         WHEN j.state = 'finished' OR j.position >= j.last_seq THEN 0
-        ELSE round((j.last_seq - j.position)::numeric / (j.last_seq - j.first_seq + 1), 4)
+        ELSE round((j.last_seq::numeric - j.position) / (j.last_seq::numeric - j.first_seq + 1), 4)
     END AS remaining,
     j.sent,
     j.skipped,

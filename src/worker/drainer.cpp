@@ -205,7 +205,6 @@ void Drainer::share_buckets(Time now) {
                                             .floor = reached()});
     if (ordering() != shared_ordering_) {
         shared_ordering_ = ordering();
-        keyless_sweeps_ = KEYLESS_SWEEPS;
         sweep_at_ = now;
     }
     if (share.taken.buckets != 0) {

@@ -168,10 +168,6 @@ class Drainer {
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
     std::int64_t group_sweep_position_ = 0;
-    /// How many sweeps still look for rows without a key that wait: under another ordering they had
-    /// a group.
-    int keyless_sweeps_ = KEYLESS_SWEEPS;
-    static constexpr int KEYLESS_SWEEPS = 2;
     AnnouncementLimit announcements_;
     Random killer_jitter_;
 

@@ -160,7 +160,7 @@ void Drainer::announce(const Marked& marked) {
                                   (dead ? ") is dead, its attempts are used up" : ") is rejected"),
                               mark.error,
                               dead ? "When the cause is gone, outbox.requeue sends it again."
-                                   : "Correct the event and requeue it, or discard it.",
+                                   : "Correct the event, then outbox.requeue sends it.",
                               dead ? ERRCODE_EXTERNAL_ROUTINE_EXCEPTION : ERRCODE_DATA_EXCEPTION);
     }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/uuid.hpp"
 #include "postgres/log.hpp"
 #include "postgres/relay_settings.hpp"
 #include "postgres/relay_store.hpp"
@@ -238,10 +239,9 @@ bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::
         marks.failed.push_back(
             {row.seq, error, settings_.retry.delay(row.attempts + 1, killer_jitter_)});
     }
-    const std::string pause =
-        ordering() == Ordering::stop_the_line
-            ? "event with seq " + std::to_string(row.seq) + " was not published: " + error
-            : "";
+    const std::string pause = ordering() == Ordering::stop_the_line
+                                  ? "event " + to_string(row.id) + " was not published: " + error
+                                  : "";
     Marked marked;
     if (!write_marks(transaction, marks, marked) ||
         (!marked.ended.empty() && !follow_up(transaction, {row.seq}, pause))) {
@@ -336,18 +336,12 @@ void Drainer::look_at_backlog() {
 // Rows that wait and belong to no group (any more): the ordering has been changed.
 std::optional<std::size_t> Drainer::call_ungrouped(postgres::Transaction& transaction,
                                                    std::size_t called_before) {
-    const bool by_key = ordering() == Ordering::per_key;
-    if (ordering() == Ordering::per_source || (by_key && keyless_sweeps_ == 0)) {
+    if (ordering() == Ordering::per_source) {
         return called_before;
     }
+    const bool by_key = ordering() == Ordering::per_key;
     const auto called = postgres::call_all_followers(transaction, by_key, CHUNK);
-    if (!called.has_value()) {
-        return std::nullopt;
-    }
-    if (by_key && *called == 0) {
-        keyless_sweeps_--;
-    }
-    return called_before + *called;
+    return called.has_value() ? std::optional(called_before + *called) : std::nullopt;
 }
 
 std::optional<std::size_t> Drainer::call_stranded_groups(postgres::Transaction& transaction) {
