@@ -24,7 +24,8 @@ struct SimWorldOptions {
     bool killers = false;      ///< rows that kill whoever publishes them
     bool locks = false;        ///< operators lock rows and take their time
     bool hands = false;        ///< operators delete rows and take claims away
-    bool requeues = false;     ///< operators revive rows that have ended, and discard others
+    bool requeues = false;     ///< operators revive rows that have ended
+    bool discards = false;     ///< and end others, rather such as are waited for
     bool pauses = false;       ///< operators pause the relay
     bool reorders = false;     ///< operators change its ordering
     bool crowds = true;        ///< few rows of a group may be in hand
@@ -32,6 +33,7 @@ struct SimWorldOptions {
     bool scheduled = false;    ///< rows that are not to go before their time
     std::size_t drainers = 2;
     Ordering ordering = Ordering::per_key;
+    bool single = false;             ///< drainers claim one row at a time
     std::optional<int> failing_key;  ///< the broker refuses all its messages
     Deviation deviation = Deviation::none;
 };
@@ -45,6 +47,7 @@ class SimWorld {
         : dice_(seed), options_(options), processes_(options.drainers) {
         settings_.broker_uri = "amqp://one";
         settings_.batch_size = static_cast<std::int32_t>(dice_.between(1, 12));
+        settings_.batch_size = options.single ? 1 : settings_.batch_size;
         settings_.pipeline_depth = static_cast<std::int32_t>(dice_.between(1, 10));
         settings_.lease_ttl = Duration{dice_.between(2000, 8000)};
         settings_.poll_interval = Duration{dice_.between(50, 500)};

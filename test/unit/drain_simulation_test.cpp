@@ -164,6 +164,12 @@ SimWorldOptions locking_world(std::uint64_t seed) {
     return options;
 }
 
+SimWorldOptions single_file_world(std::uint64_t seed) {
+    SimWorldOptions options = locking_world(seed);
+    options.single = true;
+    return options;
+}
+
 SimWorldOptions reordering_world(std::uint64_t seed) {
     SimWorldOptions options = any_world(seed);
     options.faults = options.reorders = true;
@@ -220,6 +226,7 @@ constexpr Flaw FLAWS[] = {
     {Deviation::due_beyond_walk, locking_world, "DueBeyondWalk"},
     {Deviation::gaps_do_not_block, locking_world, "GapsDoNotBlock"},
     {Deviation::due_before_gaps, locking_world, "DueBeforeGaps"},
+    {Deviation::keeps_room_for_waiting, single_file_world, "KeepsRoomForWaiting"},
     {Deviation::holder_not_locked, busy_world_by_the_rules, "HolderNotLocked"},
     {Deviation::keeps_rows_behind_locked, locking_world, "KeepsRowsBehindLocked"},
     {Deviation::never_releases, busy_world_by_the_rules, "NeverReleases"},
