@@ -26,6 +26,7 @@ enum class Deviation : std::uint8_t {
     due_ignores_row_below,      ///< likewise
     gaps_do_not_block,          ///< rows of gaps that cannot be taken stop nobody
     due_beyond_walk,            ///< takes what is due where the walk has not come
+    keeps_room_for_waiting,     ///< for what is due and has to wait for the walk
     due_before_gaps,            ///< takes what is due without having looked behind the cursor
     holder_not_locked,          ///< while others are deferred behind it
     defers_behind_missed,       ///< behind a row that was not had, be it locked or ended
@@ -195,7 +196,8 @@ class SimClaim {
         if (is(Deviation::due_before_gaps)) {
             take_due();
         }
-        take_from_gaps(takeable_due());
+        take_from_gaps(is(Deviation::keeps_room_for_waiting) ? std::min(due_.size(), half)
+                                                             : takeable_due());
         if (!is(Deviation::due_before_gaps)) {
             take_due();
         }
@@ -262,7 +264,7 @@ class SimClaim {
         complete = before < limit && in_gaps_.size() == before;
         walked_to_ = complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
         if (!is(Deviation::due_beyond_walk)) {
-            order.set_walked_to(walked_to_);
+            order.set_walked_to(walked_to_, c_.database.last_drawn());
         }
         return true;
     }

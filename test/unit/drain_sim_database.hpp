@@ -47,7 +47,8 @@ struct SimRow {
     std::string token;  ///< of the claim; empty: free
     Time leased_at{};
 
-    bool locked = false;    ///< by somebody who takes his time
+    bool locked = false;  ///< by somebody who takes his time
+    bool was_locked = false;
     bool changing = false;  ///< by the transaction that runs
     bool refused = false;   ///< by the client, before anything was sent
     Moment claim_snapshot = 0;
@@ -123,6 +124,7 @@ struct SimRowOptions {
     double bad = 0.02;
     double killer = 0;
     double scheduled = 0;
+    std::size_t writers = 5;  ///< open at a time
     std::size_t followers_at_once = 64;
 };
 
@@ -172,7 +174,7 @@ class SimDatabase {
 
     /// Producers begin, write, commit and roll back.
     void produce(Dice& dice, Time now, const SimRowOptions& options) {
-        if (open.empty() || (open.size() < 5 && dice.chance(0.4))) {
+        if (open.empty() || (open.size() < options.writers && dice.chance(0.4))) {
             open.push_back({{1, next_writer++}, {}});
         }
         const std::size_t at = dice.below(open.size());
@@ -272,7 +274,11 @@ class SimDatabase {
 
     bool discard(std::int64_t seq, Time now) {
         SimRow& target = row(seq);
-        if (!is_at_hand(target) || !target.unended() || !target.token.empty()) {
+        // Would wait for the transaction that runs.
+        const bool waits = std::any_of(rows.begin(), rows.end(), [&](const SimRow& other) {
+            return other.changing && group_of(other, ordering) == group_of(target, ordering);
+        });
+        if (waits || target.locked || !target.unended() || !target.token.empty()) {
             return false;
         }
         target.end = End::discarded;

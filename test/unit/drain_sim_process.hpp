@@ -232,6 +232,8 @@ class SimProcess : public SimShell {
         return ledger_.copies[a.seq] > 0 || a.end != SimRow::End::none ||
                // Goes when it is due, in no order.
                a.is_scheduled() ||
+               // Could not be called when the ordering changed.
+               (a.was_locked && a.drawn_at < database_.reordered_at) ||
                // Will never be sent, so it stops nobody but the line.
                (a.refused && b.claim_ordering != Ordering::stop_the_line) ||
                // An operator revived it when the other one was claimed, or others between them.

@@ -24,13 +24,16 @@ struct SimWorldOptions {
     bool killers = false;      ///< rows that kill whoever publishes them
     bool locks = false;        ///< operators lock rows and take their time
     bool hands = false;        ///< operators delete rows and take claims away
-    bool requeues = false;     ///< operators revive rows that have ended, and discard others
+    bool requeues = false;     ///< operators revive rows that have ended
+    bool discards = false;     ///< and end others, rather such as are waited for
     bool pauses = false;       ///< operators pause the relay
     bool reorders = false;     ///< operators change its ordering
     bool crowds = true;        ///< few rows of a group may be in hand
+    bool late_commits = true;  ///< rows appear in another order than their numbers'
     bool scheduled = false;    ///< rows that are not to go before their time
     std::size_t drainers = 2;
     Ordering ordering = Ordering::per_key;
+    bool single = false;             ///< drainers claim one row at a time
     std::optional<int> failing_key;  ///< the broker refuses all its messages
     Deviation deviation = Deviation::none;
 };
@@ -44,6 +47,7 @@ class SimWorld {
         : dice_(seed), options_(options), processes_(options.drainers) {
         settings_.broker_uri = "amqp://one";
         settings_.batch_size = static_cast<std::int32_t>(dice_.between(1, 12));
+        settings_.batch_size = options.single ? 1 : settings_.batch_size;
         settings_.pipeline_depth = static_cast<std::int32_t>(dice_.between(1, 10));
         settings_.lease_ttl = Duration{dice_.between(2000, 8000)};
         settings_.poll_interval = Duration{dice_.between(50, 500)};
@@ -61,6 +65,7 @@ class SimWorld {
         database_.followers_at_once = dice_.chance(0.5) ? 64 : dice_.between(1, 5);
         rows_.keys = static_cast<std::size_t>(dice_.between(1, 8));
         rows_.sources = static_cast<std::size_t>(dice_.between(1, 3));
+        rows_.writers = options.late_commits ? 5 : 1;
         rows_.killer = options.killers ? 0.01 : 0;
         rows_.scheduled = options.scheduled ? 0.05 : 0;
         rows_per_group_ = static_cast<std::size_t>(
@@ -338,7 +343,7 @@ class SimWorld {
                 }
                 break;
             case 5:
-                if (options_.requeues) {
+                if (options_.discards) {
                     discard_a_head(row, now);
                 }
                 break;
@@ -365,7 +370,7 @@ class SimWorld {
                 other.locked = other.locked && !dice_.chance(0.5);
             }
         } else {
-            row.locked = true;
+            row.locked = row.was_locked = true;
         }
     }
 
@@ -418,7 +423,7 @@ class SimWorld {
         }
         resume(1);
         options_.faults = false;
-        options_.locks = options_.hands = options_.requeues = false;
+        options_.locks = options_.hands = options_.requeues = options_.discards = false;
         options_.pauses = options_.reorders = false;
         for (auto& process : processes_) {
             calm(*process);

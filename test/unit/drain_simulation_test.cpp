@@ -27,7 +27,7 @@ SimWorldOptions any_world(std::uint64_t seed) {
     options.failed_marks = dice.chance(0.7);
     options.locks = dice.chance(0.4);
     options.hands = dice.chance(0.3);
-    options.requeues = dice.chance(0.5);
+    options.requeues = options.discards = dice.chance(0.5);
     options.pauses = dice.chance(0.3);
     options.scheduled = dice.chance(0.3);
     options.reorders = dice.chance(0.2);
@@ -69,13 +69,17 @@ TEST(DrainSimulation, KeepsThePromisesWhateverHappens) {
     EXPECT_GT(duplicates, 0U);
 }
 
-// Faults of all kinds, but no transaction fails and nobody writes past the rules.
+// Faults of all kinds, but no transaction fails and nobody writes past the rules. Left out is what
+// may put a row behind one in hand although later ones of its group are in hand as well: that it
+// appears late, is revived, or finds no room. When those in hand fail or are given back, they wait
+// for it, and it for nobody, until the sweep calls it.
 SimWorldOptions world_by_the_rules(std::uint64_t seed) {
     Dice dice(seed ^ 0x5eedU);
     SimWorldOptions options;
     options.failed_marks = false;
     options.crowds = false;
-    options.requeues = dice.chance(0.5);
+    options.late_commits = false;
+    options.discards = dice.chance(0.5);
     options.pauses = dice.chance(0.3);
     options.drainers = static_cast<std::size_t>(dice.between(1, 3));
     options.ordering = dice.chance(0.7) ? Ordering::per_key : Ordering::per_source;
@@ -146,7 +150,7 @@ TEST(DrainSimulation, ABlockedGroupCostsTheOthersNothing) {
 
 SimWorldOptions busy_world_by_the_rules(std::uint64_t seed) {
     SimWorldOptions options = world_by_the_rules(seed);
-    options.requeues = true;
+    options.discards = true;
     options.drainers = 3;
     return options;
 }
@@ -157,6 +161,12 @@ SimWorldOptions locking_world(std::uint64_t seed) {
     options.reorders = options.scheduled = false;
     options.drainers = 2;
     options.ordering = Ordering::per_key;
+    return options;
+}
+
+SimWorldOptions single_file_world(std::uint64_t seed) {
+    SimWorldOptions options = locking_world(seed);
+    options.single = true;
     return options;
 }
 
@@ -216,6 +226,7 @@ constexpr Flaw FLAWS[] = {
     {Deviation::due_beyond_walk, locking_world, "DueBeyondWalk"},
     {Deviation::gaps_do_not_block, locking_world, "GapsDoNotBlock"},
     {Deviation::due_before_gaps, locking_world, "DueBeforeGaps"},
+    {Deviation::keeps_room_for_waiting, single_file_world, "KeepsRoomForWaiting"},
     {Deviation::holder_not_locked, busy_world_by_the_rules, "HolderNotLocked"},
     {Deviation::keeps_rows_behind_locked, locking_world, "KeepsRowsBehindLocked"},
     {Deviation::never_releases, busy_world_by_the_rules, "NeverReleases"},
