@@ -118,8 +118,8 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         return false;
     }
     claim.lane_read = true;
-    claim.order.set_walked_to(claim.lane.cursor(), *last);
-    take_from_gaps(claim, std::min(due->size(), half));
+    take_from_gaps(claim, std::min(room_for_due(claim, *last), half));
+    claim.order.set_walked_to(walked_to(claim), *last);
     take_due(claim);
     if (!claim.complete || claim.order.is_full()) {
         claim.more = true;
@@ -223,6 +223,23 @@ void Drainer::take_from_gaps(Claim& claim, std::size_t room_for_due) {
     claim.complete = claim.complete && covered == claim.in_gaps.size();
     claim.in_gaps = claim.in_gaps.first(covered);
     claim.order.limit_rows(claim.room);
+}
+
+// Due rows that are not going to wait for the walk. To keep room for those that are could leave
+// none for the row that they wait for.
+std::size_t Drainer::room_for_due(const Claim& claim, std::int64_t last) const {
+    return static_cast<std::size_t>(
+        std::count_if(claim.due.begin(), claim.due.end(), [&](const postgres::WalkedRow& row) {
+            return !row.group.has_value() || row.seq <= claim.lane.cursor() || row.seq > last;
+        }));
+}
+
+// Up to where all is seen that lies behind the cursor.
+std::int64_t Drainer::walked_to(const Claim& claim) const {
+    if (claim.complete) {
+        return claim.lane.cursor();
+    }
+    return claim.in_gaps.empty() ? 0 : claim.in_gaps.back().seq;
 }
 
 void Drainer::take_due(Claim& claim) {
@@ -359,16 +376,11 @@ bool Drainer::take_wanted(postgres::Transaction& transaction, Claim& claim) {
     return behind.empty() || leave_behind(transaction, claim, behind);
 }
 
+// The row that was missed may be locked, or have ended meanwhile: the next pass knows.
 bool Drainer::leave_behind(postgres::Transaction& transaction, Claim& claim,
                            const std::vector<std::int64_t>& behind) {
-    const bool whole_line = ordering() == Ordering::stop_the_line;
-    const auto hit = whole_line ? postgres::release_rows(transaction, behind, claim.token.c_str())
-                                : postgres::put_behind(transaction, behind, claim.token.c_str());
-    if (!hit.has_value()) {
+    if (!postgres::release_rows(transaction, behind, claim.token.c_str()).has_value()) {
         return false;
-    }
-    if (!whole_line) {
-        claim.deferred.insert(claim.deferred.end(), behind.begin(), behind.end());
     }
     const auto kept = std::remove_if(claim.events.begin(), claim.events.end(), [&](const Event& e) {
         return std::binary_search(behind.begin(), behind.end(), e.seq);

@@ -219,6 +219,7 @@ void Drainer::share_buckets(Time now) {
     lead((share.owned & mask_of(0)) != 0);
     if (reclaim_pending_ && reclaim()) {
         reclaim_pending_ = false;
+        sweep_groups();
         drain_.woken();
     }
     allow_claims();

@@ -92,6 +92,8 @@ class Drainer {
     bool find_holders(postgres::Transaction& transaction, Claim& claim,
                       std::span<const postgres::WalkedRow> rows);
     void take_from_gaps(Claim& claim, std::size_t room_for_due);
+    std::size_t room_for_due(const Claim& claim, std::int64_t last) const;
+    std::int64_t walked_to(const Claim& claim) const;
     void take_due(Claim& claim);
     bool walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last);
     bool owns(std::uint64_t bucket_hash) const;

@@ -39,6 +39,8 @@ void Drainer::transact() {
     ok = ok && write_floor_if_due(transaction, marked.lost.empty(), written);
     // An unlogged table, say: what is in hand is settled, nothing more is taken.
     const bool claims = ok && plan.claim > 0 && may_claim_now() && !refuse_table(table_);
+    // Buckets are to be taken by another ordering first.
+    claim.more = !claims;
     if (claims) {
         // What these marks give back lies behind the cursor, and comes before what is ahead of it.
         for (std::int64_t seq : marked.given_back) {
