@@ -18,6 +18,8 @@ constexpr Duration SET_ASIDE_INTERVAL_AT_STOP{200};
 // Reconnects: soon after a first failure, never hammering.
 constexpr Backoff RECONNECT_BACKOFF{Duration{500}, 2, Duration{30000}};
 constexpr Duration CONFIGURATION_DELAY{10000};
+// So many claims under suspicion may get less than they asked for before the search goes on.
+constexpr int SHORT_CLAIMS_AT_MOST = 16;
 // A connection that lived this long was a good one: the next failure is a first failure again.
 constexpr Duration HEALTHY_AFTER{10000};
 
@@ -337,7 +339,8 @@ void Drain::set_aside(std::size_t index) {
 }
 
 void Drain::add_claim(const TransactionResult& result) {
-    short_claim_ = result.more && result.claimed.size() < plan_.claim;
+    const bool is_short = result.more && result.claimed.size() < plan_.claim;
+    short_claims_ = is_short ? short_claims_ + 1 : 0;
     if (result.claimed.empty()) {
         // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
         if (plan_.claim > 0 && !result.more) {
@@ -475,10 +478,12 @@ void Drain::look_for_deferred(Time now) {
 // What was claimed under suspicion has come to an end without killing anybody.
 void Drain::widen_suspicion() noexcept {
     look_ = true;
-    // It was less than might have been claimed, so it says little of the rest.
-    if (short_claim_) {
+    // It was less than might have been claimed, so it says little of the rest; but claims can be
+    // short for ever (of events that are large).
+    if (short_claims_ > 0 && short_claims_ < SHORT_CLAIMS_AT_MOST) {
         return;
     }
+    short_claims_ = 0;
     suspicion_ *= 2;
     if (suspicion_ >= suspicion_until_) {
         suspicion_ = 0;

@@ -329,7 +329,7 @@ class Drain {
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
     std::size_t suspicion_ = 0;  ///< most rows of the next claim; 0: nobody is suspected
-    bool short_claim_ = false;   ///< the last claim got less than it asked for, and there is more
+    int short_claims_ = 0;       ///< in a row, that got less than they asked for, with more there
     std::size_t suspicion_until_ = 0;  ///< suspected no more when as many went well at once
     bool look_ = true;
     Time next_look_{};

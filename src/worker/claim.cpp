@@ -148,7 +148,7 @@ bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
     if (gaps.empty()) {
         return true;
     }
-    const std::size_t limit = claim.room + claim.lane.hole_count();
+    const std::size_t limit = claim.to_walk + claim.lane.hole_count();
     const auto rows = postgres::walk_gaps(transaction, ordering(), gaps, limit);
     const auto alive =
         rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
@@ -258,7 +258,7 @@ void Drainer::take_due(Claim& claim) {
 
 bool Drainer::walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last) {
     // Each drainer walks all rows, whoever's they are.
-    const std::size_t limit = claim.room * drainers_sharing_;
+    const std::size_t limit = claim.to_walk * drainers_sharing_;
     const auto rows =
         postgres::walk_fresh(transaction, ordering(), claim.lane.cursor(), last, limit);
     const auto alive =

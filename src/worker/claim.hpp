@@ -28,9 +28,10 @@ inline constexpr std::size_t MOST_OF_ONE_KEY = 64;
 /// One claim on its way: how much may be taken, what was read, what was taken.
 struct Drainer::Claim {
     Claim(const Drain& hand, const ClaimOrder::Limits& limits)
-        : room(limits.rows), order(hand, limits) {}
+        : room(limits.rows), to_walk(limits.rows), order(hand, limits) {}
 
-    std::size_t room;
+    std::size_t room;     ///< rows that may be taken
+    std::size_t to_walk;  ///< rows that may be looked at; more than room in the search for a killer
     ClaimOrder order;
     std::string token;
     FreshLane lane;  ///< becomes the drainer's when the transaction has committed

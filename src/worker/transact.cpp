@@ -33,6 +33,10 @@ void Drainer::transact() {
     Marked marked;
     Claim claim(drain_, claim_limits(plan.claim));
     claim.token = make_token(self_, ++claim_counter_, plan.suspicion);
+    if (plan.suspicion > 0) {
+        // Few are taken at a time, but the way from the floor to them may be long.
+        claim.to_walk = static_cast<std::size_t>(settings_.batch_size);
+    }
     claim.lane = lane_;
     bool ok = begin(transaction) && write_plan(transaction, plan, marked);
     std::optional<std::int64_t> written;
