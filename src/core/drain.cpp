@@ -18,8 +18,6 @@ constexpr Duration SET_ASIDE_INTERVAL_AT_STOP{200};
 // Reconnects: soon after a first failure, never hammering.
 constexpr Backoff RECONNECT_BACKOFF{Duration{500}, 2, Duration{30000}};
 constexpr Duration CONFIGURATION_DELAY{10000};
-// So many claims under suspicion may get less than they asked for before the search goes on.
-constexpr int SHORT_CLAIMS_AT_MOST = 16;
 // A connection that lived this long was a good one: the next failure is a first failure again.
 constexpr Duration HEALTHY_AFTER{10000};
 
@@ -283,7 +281,7 @@ void Drain::transacted(Time now, const TransactionResult& result) {
         return;
     }
     if (suspicion_ > 0 && rows_in_hand_ == 0 && !plan_.marks.empty()) {
-        widen_suspicion();
+        clear_suspects();
     }
     // A plan of marks alone that went well says nothing about the claim that failed before.
     if (plan_.one_by_one || plan_.claim > 0 || !may_claim()) {
@@ -339,13 +337,11 @@ void Drain::set_aside(std::size_t index) {
 }
 
 void Drain::add_claim(const TransactionResult& result) {
-    const bool is_short = result.more && result.claimed.size() < plan_.claim;
-    short_claims_ = is_short ? short_claims_ + 1 : 0;
+    suspected_ = result.claimed.size();
     if (result.claimed.empty()) {
         // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
         if (plan_.claim > 0 && !result.more) {
-            suspicion_ = 0;
-            suspicion_until_ = 0;
+            end_suspicion();
         }
         return;
     }
@@ -476,19 +472,18 @@ void Drain::look_for_deferred(Time now) {
 }
 
 // What was claimed under suspicion has come to an end without killing anybody.
-void Drain::widen_suspicion() noexcept {
+void Drain::clear_suspects() noexcept {
     look_ = true;
-    // It was less than might have been claimed, so it says little of the rest; but claims can be
-    // short for ever (of events that are large).
-    if (short_claims_ > 0 && short_claims_ < SHORT_CLAIMS_AT_MOST) {
-        return;
+    cleared_ += suspected_;
+    if (cleared_ >= suspicion_until_) {
+        end_suspicion();
     }
-    short_claims_ = 0;
-    suspicion_ *= 2;
-    if (suspicion_ >= suspicion_until_) {
-        suspicion_ = 0;
-        suspicion_until_ = 0;
-    }
+}
+
+void Drain::end_suspicion() noexcept {
+    suspicion_ = 0;
+    suspicion_until_ = 0;
+    cleared_ = 0;
 }
 
 void Drain::suspect(std::size_t rows) noexcept {

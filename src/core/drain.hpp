@@ -268,7 +268,8 @@ class Drain {
     void take_written(const TransactionResult& result, bool& failed_again);
     void set_aside(std::size_t index);
     bool adopt_settings(Time now);
-    void widen_suspicion() noexcept;
+    void clear_suspects() noexcept;
+    void end_suspicion() noexcept;
     void look_for_deferred(Time now);
     void uncount(const Row& row);
     void add_claim(const TransactionResult& result);
@@ -328,9 +329,10 @@ class Drain {
     /// Halved by each claim that fails, so that a row which nobody can claim is found; doubled by
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
-    std::size_t suspicion_ = 0;  ///< most rows of the next claim; 0: nobody is suspected
-    int short_claims_ = 0;       ///< in a row, that got less than they asked for, with more there
-    std::size_t suspicion_until_ = 0;  ///< suspected no more when as many went well at once
+    std::size_t suspicion_ = 0;        ///< most rows of the next claim; 0: nobody is suspected
+    std::size_t suspected_ = 0;        ///< rows of the last claim
+    std::size_t cleared_ = 0;          ///< rows that went well under suspicion
+    std::size_t suspicion_until_ = 0;  ///< nobody is suspected any more when so many went well
     bool look_ = true;
     Time next_look_{};
 };
