@@ -14,6 +14,7 @@
 
 #include "core/backoff.hpp"
 #include "core/buckets.hpp"
+#include "core/channel.hpp"
 #include "core/drainer_state.hpp"
 #include "core/event.hpp"
 #include "core/group_queues.hpp"
@@ -27,11 +28,19 @@ namespace outbox {
 
 using BatchId = std::uint64_t;
 
-/// A charged failure to be written to its row, which will be tried again.
+/// A failure to be written to its row, which will be tried again.
 struct FailedMark {
     std::int64_t seq = 0;
-    std::string error;  ///< begins with its class: "nack: ...", "unroutable: ..."
-    Duration delay{};   ///< until the next attempt
+    std::string error;    ///< begins with its class: "nack: ...", "unroutable: ...", "held: ..."
+    Duration delay{};     ///< until the next attempt
+    bool charged = true;  ///< false: held, for what is missing at the broker
+};
+
+/// Held rows to be made due, since what they waited for is there: so many rows of the deferred lane
+/// are looked at, in the order of next_attempt_at.
+struct WakeHeld {
+    std::string error;       ///< the last_error that they have; empty: whatever they are held for
+    std::int64_t after = 0;  ///< next_attempt_at, microseconds since the Unix epoch, to begin behind
 };
 
 /// The end of a row that was not published.
@@ -66,6 +75,7 @@ struct TransactionPlan {
     /// in the deferred lane is to be made due.
     std::vector<std::int64_t> release_behind;
     std::string pause;          ///< not empty: the relay is to be paused, with this reason
+    std::optional<WakeHeld> wake_held;
     std::size_t claim = 0;      ///< how many rows to claim at most
     std::size_t suspicion = 0;  ///< not 0: the claim is part of the search for a row that kills
     bool one_by_one = false;    ///< each mark in a transaction of its own, as all together failed
@@ -80,6 +90,8 @@ struct TransactionResult {
     std::vector<std::uint64_t> followed;  ///< groups in hand behind which the claim deferred rows
     bool more = false;                    ///< another claim would probably find rows at once
     std::optional<Duration> next_due;     ///< when the next deferred row comes due
+    /// Of wake_held: the next_attempt_at up to which was looked; nullopt: to the end.
+    std::optional<std::int64_t> woken_to;
     bool durable = true;  ///< false: the wait for a standby was cancelled, publish nothing
 };
 
@@ -87,10 +99,11 @@ struct TransactionResult {
 struct Command {
     enum class Kind : std::uint8_t {
         wait,        ///< for the broker, a wake or `until`
-        connect,     ///< start connecting
+        connect,     ///< start connecting to `broker`
         disconnect,  ///< drop the connection because of `reason`, then connection_closed() or
                      ///< _lost()
-        publish,     ///< publish `event`, then sent() or rejected() or connection_lost()
+        publish,     ///< publish `event` on `channel`, then sent(), rejected() or connection_lost()
+        ask,         ///< ask whether `exchange` exists; answered() follows some time
         transact,    ///< run plan(), then transacted() or transaction_failed()
         replay,      ///< run replay().plan(), then its transacted() or transaction_failed()
         exit,        ///< all is settled
@@ -99,6 +112,9 @@ struct Command {
     Time until{};
     std::string reason;
     const Event* event = nullptr;
+    Channel channel = Channel::main;
+    std::string exchange;
+    std::size_t broker = 0;  ///< which of the list in broker_uri
 };
 
 /// An event without a group falls into a bucket by its number.
@@ -131,18 +147,28 @@ class Drain {
     void connected(Time now, std::size_t send_buffer_bytes);
     /// The connection could not be made or is gone; nobody is charged. `configuration`: nothing
     /// will change until somebody acts, so the next attempt comes late.
-    void connection_lost(Time now, bool configuration, std::string_view why);
+    /// `by_publish`: the broker named a message as the cause, so those unconfirmed are suspects.
+    void connection_lost(Time now, bool configuration, std::string_view why,
+                         bool by_publish = false);
     /// The connection was closed because the machine asked for it without a fault.
     void connection_closed(Time now);
     void blocked();
     void unblocked();
-    /// False: not the tag that comes next; the connection must be dropped.
+    /// The message of the last Command::publish. False: not the tag that comes next on its channel;
+    /// the connection must be dropped.
     bool sent(Time now, std::uint64_t tag, std::size_t bytes);
     /// The broker could not route the message that was sent under this tag; its confirm follows.
-    void returned(std::uint64_t tag, std::string_view why);
+    void returned(Channel channel, std::uint64_t tag, std::string_view why);
     void rejected(Time now, std::string_view code, std::string_view detail);
     /// False: the broker confirmed what was not sent; the connection must be dropped.
-    bool confirmed(Time now, std::uint64_t tag, bool multiple, bool ack);
+    bool confirmed(Time now, Channel channel, std::uint64_t tag, bool multiple, bool ack);
+    /// The broker closed a channel, with AMQP's reply code and its own words; channel_opened()
+    /// follows, and its tags begin anew. False: this is no matter of a message; the connection must
+    /// be dropped.
+    bool channel_closed(Time now, Channel channel, std::uint16_t code, std::string_view why);
+    void channel_opened(Channel channel);
+    /// What the last Command::ask was answered. `exists` nullopt: the broker would not say.
+    void answered(Time now, std::string_view exchange, std::optional<bool> exists);
 
     // The database's side.
     void woken() noexcept {
@@ -183,7 +209,11 @@ class Drain {
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
     bool stopping() const noexcept { return stopping_; }
     /// Whether a message was sent under this tag and is not confirmed.
-    bool is_unconfirmed(std::uint64_t tag) const { return tags_.row_of(tag).has_value(); }
+    bool is_unconfirmed(Channel channel, std::uint64_t tag) const;
+    /// The largest body that is sent: the setting, or what the broker's refusals taught.
+    std::size_t max_message_bytes() const;
+    /// Whether max_message_bytes() is the broker's limit.
+    bool limit_is_the_brokers() const;
     /// Whether rows of the claim with this token are in hand.
     bool holds(std::string_view token) const;
     /// Whether the row is in hand and on its way to being published.

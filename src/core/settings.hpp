@@ -10,13 +10,19 @@
 
 namespace outbox {
 
+/// What becomes of an event whose exchange does not exist.
+enum class MissingExchange : std::uint8_t {
+    hold,  ///< it waits, uncharged, until the exchange is there
+    fail,  ///< an attempt is spent
+};
+
 /// What a drainer runs by: the settings of the server with the relay's own over them, taken at
 /// start, at each reload and when the relay was altered.
 struct DrainSettings {
     bool enabled = true;
     bool paused = false;  ///< the relay is paused: nothing is claimed or published
     Ordering ordering = Ordering::per_key;
-    std::string broker_uri;     ///< with its password, never shown; empty: not set
+    std::string broker_uri;     ///< a list, with passwords, never shown; empty: not set
     std::string password_file;  ///< empty: not set
     std::string exchange = "events";
     std::int32_t batch_size = 1000;
@@ -34,6 +40,7 @@ struct DrainSettings {
     Duration retention{7 * 24 * 3600 * 1000LL};  ///< of published events; 0: for ever
     Duration dead_retention{0};                  ///< of events that ended otherwise; 0: for ever
     bool mandatory = false;
+    MissingExchange missing_exchange = MissingExchange::hold;
     std::int64_t max_message_bytes = 16 * 1024 * 1024;
 
     bool operator==(const DrainSettings&) const = default;
