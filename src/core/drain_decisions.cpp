@@ -260,10 +260,11 @@ bool Drain::transaction_due(Time now) {
                                           now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
     // After a failure the settling is tried alone; only when nothing is left of it, the claim.
     // What is in hand goes first: a claim only waits, while a full window or an empty hand lets it.
+    const bool sends_soon = may_publish(now) || !waiting_.empty();
     const bool claim =
         may_claim() &&
         (transaction_failures_ > 0 ? !settle
-                                   : (settle || !may_publish(now)) && (look_ || now >= next_look_));
+                                   : (settle || !sends_soon) && (look_ || now >= next_look_));
     const bool wake = may_wake_held();
     if (!settle && !claim && !wake) {
         return false;
