@@ -43,7 +43,7 @@ class ExchangeBook {
     void trial_passed(std::string_view name);
 
     /// How long what is sent there is put off: the longer the trouble lasts, the longer.
-    Duration hold_for(Time now, std::string_view name, Random& random) const;
+    Duration hold_for(Time now, std::string_view name, Random& random);
 
     /// Whether an answer is awaited, or a question about to be asked.
     bool is_asking() const { return asked_since_.has_value() || !wanted_.empty(); }
@@ -59,6 +59,7 @@ class ExchangeBook {
         bool wanted = false;
         std::optional<Time> trouble_since;  ///< it is missing or refuses
         Time look_at{};
+        Time held_at{};         ///< when something was last put off for it
         int passes_needed = 0;  ///< until it is trusted; 0: it is
         int passes = 0;
         int relapses = 0;
@@ -67,6 +68,7 @@ class ExchangeBook {
 
     Entry& entry(std::string_view name);
     void make_room();
+    void want_watched(Time now);
 
     Entries entries_;
     std::deque<std::string> wanted_;
