@@ -114,6 +114,13 @@ bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool>
     return was_missing;
 }
 
+void ExchangeBook::vanished(Time now, std::string_view name) {
+    set_missing(now, name);
+    if (++entry(name).vanished > 1) {
+        distrust(now, name);
+    }
+}
+
 void ExchangeBook::set_missing(Time now, std::string_view name) {
     Entry& missing = entry(name);
     missing.state = State::missing;

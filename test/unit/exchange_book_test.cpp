@@ -72,20 +72,20 @@ TEST(ExchangeBook, AnotherConnectionIsAskedAtOnceForWhatWasMissing) {
 TEST(ExchangeBook, HoldsLongerTheLongerTheTroubleLasts) {
     ExchangeBook book;
     Random random(1);
-    book.set_missing(Time{0}, "a");
+    book.vanished(Time{0}, "a");
     EXPECT_GE(book.hold_for(Time{0}, "a", random), 2500ms);
     EXPECT_LE(book.hold_for(Time{0}, "a", random), 5s);
     EXPECT_GE(book.hold_for(Time{60s}, "a", random), 30s);
     EXPECT_LE(book.hold_for(Time{60s}, "a", random), 60s);
     EXPECT_LE(book.hold_for(Time{24h}, "a", random), 300s);
-    book.set_missing(Time{24h}, "a");
+    book.vanished(Time{24h}, "a");
     EXPECT_GE(book.hold_for(Time{24h}, "a", random), 150s) << "it is the same trouble";
 }
 
 TEST(ExchangeBook, LooksForAMissingOneAsLongAsSomethingWaits) {
     ExchangeBook book;
     Random random(1);
-    book.set_missing(Time{0}, "a");
+    book.vanished(Time{0}, "a");
     Time now{0};
     const auto look_for = [&](Duration span) {
         int looks = 0;
@@ -124,10 +124,20 @@ TEST(ExchangeBook, TrustComesBackAndARelapseMakesItDearer) {
     EXPECT_EQ(passes_until_trusted(), 2 * first) << "counted anew after each refusal";
 }
 
+TEST(ExchangeBook, OneThatComesAndGoesIsNotTrusted) {
+    ExchangeBook book;
+    book.vanished(Time{0}, "a");
+    (void)book.answered(Time{4s}, "a", true);
+    EXPECT_FALSE(book.is_distrusted("a"));
+    book.vanished(Time{5s}, "a");
+    (void)book.answered(Time{9s}, "a", true);
+    EXPECT_TRUE(book.is_distrusted("a"));
+}
+
 TEST(ExchangeBook, ManyNamesTakeBoundedMemoryAndAreAskedForSlowly) {
     ExchangeBook book;
     for (int i = 0; i < 100000; i++) {
-        book.set_missing(Time{0}, "e" + std::to_string(i));
+        book.vanished(Time{0}, "e" + std::to_string(i));
     }
     int known = 0;
     for (int i = 0; i < 100000; i++) {
