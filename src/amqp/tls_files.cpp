@@ -94,6 +94,12 @@ bool is_end_of_pem(unsigned long code) {
     return ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
 }
 
+// The decoders of OpenSSL 3 say no more when none of them finds a key.
+bool is_no_key(unsigned long code) {
+    return is_end_of_pem(code) ||
+           (ERR_GET_LIB(code) == ERR_LIB_OSSL_DECODER && ERR_GET_REASON(code) == ERR_R_UNSUPPORTED);
+}
+
 /// Gives each certificate of a PEM text to `take`, which returns whether it could be used.
 template <typename Take>
 FileProblem each_certificate(const std::string& name, const Contents& contents, Take take) {
@@ -166,9 +172,8 @@ FileProblem load_key(SSL_CTX* context, const std::string& path, const std::strin
     }
     if (key == nullptr) {
         const unsigned long code = ERR_peek_error();
-        return is_end_of_pem(ERR_peek_last_error())
-                   ? name + " contains no private key in PEM format"
-                   : "could not use " + name + ": " + openssl_reason(code);
+        return is_no_key(code) ? name + " contains no private key in PEM format"
+                               : "could not use " + name + ": " + openssl_reason(code);
     }
     if (SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
         SSL_CTX_check_private_key(context) != 1) {
