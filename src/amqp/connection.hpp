@@ -63,16 +63,16 @@ struct ChannelOpened {
 /// The answer to ask().
 struct Answer {
     bool ok = false;
-    std::uint16_t code = 0;  ///< why not: 403, 404, 405, 406
-    std::string text;        ///< in the broker's words
+    std::uint16_t code = 0;       ///< why not: 403, 404, 405, 406
+    std::string text;             ///< in the broker's words
     std::uint32_t messages = 0;   ///< of a queue
     std::uint32_t consumers = 0;  ///< likewise
 };
 struct Closed {
     Failure failure;
 };
-using Incoming =
-    std::variant<Confirm, Returned, Blocked, Unblocked, ChannelClosed, ChannelOpened, Answer, Closed>;
+using Incoming = std::variant<Confirm, Returned, Blocked, Unblocked, ChannelClosed, ChannelOpened,
+                              Answer, Closed>;
 
 /// What can be asked of the broker, or done there, beside publishing. It goes on a channel of its
 /// own, so that a refusal disturbs nothing.
@@ -80,7 +80,8 @@ struct Question {
     enum class Kind : std::uint8_t {
         exchange_exists,   ///< `exchange`
         queue_exists,      ///< `queue`
-        declare_exchange,  ///< `exchange`, `type`, `durable`, `auto_delete`, `internal`, `arguments`
+        declare_exchange,  ///< `exchange`, `type`, `durable`, `auto_delete`, `internal`,
+                           ///< `arguments`
         declare_queue,     ///< `queue`, `durable`, `auto_delete`, `arguments`
         bind_queue,        ///< `queue`, `exchange`, `routing_key`, `arguments`
     };
@@ -102,10 +103,11 @@ struct Options {
     std::string connection_name;  ///< client property "connection_name"
 };
 
-/// One connection to one broker, with three channels: main and trial for publishing, both in confirm
-/// mode, and one for questions. Nothing in here waits or blocks, in no circumstances: names are
-/// resolved, TLS is spoken and frames are read and sent as far as the sockets allow. The caller
-/// waits on fd() for what wanted() says, or max_wait(), and calls again; deadlines are the caller's.
+/// One connection to one broker, with three channels: main and trial for publishing, both in
+/// confirm mode, and one for questions. Nothing in here waits or blocks, in no circumstances: names
+/// are resolved, TLS is spoken and frames are read and sent as far as the sockets allow. The caller
+/// waits on fd() for what wanted() says, or max_wait(), and calls again; deadlines are the
+/// caller's.
 class Connection {
   public:
     enum class Progress : std::uint8_t { in_progress, ready, failed };
