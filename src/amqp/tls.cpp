@@ -151,7 +151,7 @@ bool TlsSession::Impl::check_first_byte(std::string_view bytes) {
     const bool is_amqp = bytes.substr(0, 4) == "AMQP";
     return fail(FailureClass::configuration,
                 "the server does not speak TLS on this port: it answered \"" +
-                    printable(bytes.substr(0, is_amqp ? 4 : bytes.size()), 20) + "\"");
+                    quotable(bytes.substr(0, is_amqp ? 4 : bytes.size()), 20) + "\"");
 }
 
 bool TlsSession::Impl::fail(FailureClass failure_class, std::string text) {

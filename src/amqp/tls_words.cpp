@@ -41,7 +41,7 @@ std::string common_name(const X509* certificate) {
     if (index < 0) {
         return {};
     }
-    return printable(bytes_of(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index))));
+    return quotable(bytes_of(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index))));
 }
 
 /// The hosts that a certificate is for, as the verification sees them: the common name counts only
@@ -55,7 +55,7 @@ std::vector<std::string> hosts_of(const X509* certificate) {
         const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
         if (name->type == GEN_DNS) {
             has_host_name = true;
-            hosts.push_back(printable(bytes_of(name->d.dNSName)));
+            hosts.push_back(quotable(bytes_of(name->d.dNSName)));
         } else if (name->type == GEN_IPADD) {
             hosts.push_back(text_of_address(name->d.iPAddress));
         }
@@ -88,7 +88,7 @@ std::string text_of_name(const X509_NAME* name) {
     }
     char* text = nullptr;
     const long length = BIO_get_mem_data(writer.get(), &text);
-    return printable({text, static_cast<std::size_t>(length > 0 ? length : 0)}, 200);
+    return quotable({text, static_cast<std::size_t>(length > 0 ? length : 0)}, 200);
 }
 
 std::string text_of_time(const ASN1_TIME* time) {
@@ -226,7 +226,7 @@ Failure explain_tls_failure(const TlsContext& context) {
     return {FailureClass::infrastructure, "TLS error: " + openssl_reason(first)};
 }
 
-std::string printable(std::string_view text, std::size_t limit) {
+std::string quotable(std::string_view text, std::size_t limit) {
     std::string shown;
     for (const char c : text.substr(0, limit)) {
         shown += c >= ' ' && c <= '~' && c != '"' ? c : '?';

@@ -25,6 +25,6 @@ struct TlsContext {
 Failure explain_tls_failure(const TlsContext& context);
 
 /// Text that a peer has sent as it can be shown: short, printable, without quotes.
-std::string printable(std::string_view text, std::size_t limit = 100);
+std::string quotable(std::string_view text, std::size_t limit = 100);
 
 }  // namespace outbox::amqp
