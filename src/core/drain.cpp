@@ -62,6 +62,7 @@ Command Drain::next(Time now) {
     if (link_ == Link::down && may_run() && !stopping_ && now >= reconnect_.at()) {
         link_ = Link::connecting;
         link_since_ = now;
+        connect_timeout_ = settings_.connect_timeout;
         reconnect_.attempted(now);
         return {.kind = Command::Kind::connect, .until = now, .broker = reconnect_.broker()};
     }

@@ -118,9 +118,9 @@ bool Drain::window_takes(const Row& row) const {
 }
 
 std::optional<std::string> Drain::fault(Time now) const {
-    if (link_ == Link::connecting && now >= link_since_ + settings_.connect_timeout) {
-        return "connection attempt timed out after " +
-               std::to_string(settings_.connect_timeout.count()) + " ms";
+    if (link_ == Link::connecting && now >= link_since_ + connect_timeout_) {
+        return "connection attempt timed out after " + std::to_string(connect_timeout_.count()) +
+               " ms";
     }
     const std::optional<Time> deadline = confirm_deadline();
     if (deadline.has_value() && now >= *deadline) {
@@ -456,7 +456,7 @@ Command Drain::wait(Time now) const {
         not_after(reconnect_.at());
     }
     if (link_ == Link::connecting) {
-        not_after(link_since_ + settings_.connect_timeout);
+        not_after(link_since_ + connect_timeout_);
     }
     if (link_ == Link::up) {
         not_after(next_look_);

@@ -181,7 +181,7 @@ void Drain::channel_opened(Channel channel) {
 void Drain::learn(Time now, const ChannelFault& fault) {
     switch (fault.kind) {
         case ChannelFault::Kind::missing_exchange:
-            exchanges_.set_missing(now, *fault.exchange);
+            exchanges_.vanished(now, *fault.exchange);
             break;
         case ChannelFault::Kind::refused:
             if (fault.exchange.has_value()) {
