@@ -12,17 +12,22 @@ constexpr std::uint16_t ACCESS_REFUSED = 403;
 constexpr std::uint16_t NOT_FOUND = 404;
 constexpr std::uint16_t PRECONDITION_FAILED = 406;
 
-// "... exchange 'orders' in vhost '/' ...": a name may contain quotes itself.
-std::string named_exchange(std::string_view text) {
+// "... exchange 'orders' in vhost '/' ...": a name may contain quotes itself. In its checks of
+// permissions RabbitMQ has a name for the default exchange.
+std::optional<std::string> named_exchange(std::string_view text) {
     constexpr std::string_view before = "exchange '";
     constexpr std::string_view after = "' in vhost";
     const std::size_t start = text.find(before);
     if (start == std::string_view::npos) {
-        return {};
+        return std::nullopt;
     }
     const std::string_view rest = text.substr(start + before.size());
     const std::size_t end = rest.rfind(after);
-    return end == std::string_view::npos ? std::string() : std::string(rest.substr(0, end));
+    if (end == std::string_view::npos) {
+        return std::nullopt;
+    }
+    const std::string_view name = rest.substr(0, end);
+    return std::string(name == "amq.default" ? std::string_view() : name);
 }
 
 std::optional<std::size_t> next_number(std::string_view& text) {
@@ -57,7 +62,7 @@ ChannelFault read_channel_fault(std::uint16_t code, std::string_view text) {
     switch (code) {
         case NOT_FOUND:
             fault.exchange = named_exchange(text);
-            fault.kind = fault.exchange.empty() ? Kind::content : Kind::missing_exchange;
+            fault.kind = fault.exchange.has_value() ? Kind::missing_exchange : Kind::content;
             break;
         case ACCESS_REFUSED:
             fault.exchange = named_exchange(text);

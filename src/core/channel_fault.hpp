@@ -18,7 +18,7 @@ struct ChannelFault {
         other,             ///< no matter of a message
     };
     Kind kind = Kind::other;
-    std::string exchange;                   ///< the one that is named; empty: none is
+    std::optional<std::string> exchange;    ///< the one that is named; '' is the default exchange
     std::optional<std::size_t> size_limit;  ///< too_large: the largest body it takes, in bytes
 };
 

@@ -44,6 +44,9 @@ Command Drain::next(Time now) {
         return {.kind = Command::Kind::disconnect, .until = now};
     }
     sort_ready(now);
+    if (std::optional<Command> question = next_question(now)) {
+        return *std::move(question);
+    }
     if (transaction_due(now)) {
         return {.kind = Command::Kind::transact, .until = now};
     }
@@ -59,11 +62,9 @@ Command Drain::next(Time now) {
     if (link_ == Link::down && may_run() && !stopping_ && now >= reconnect_.at()) {
         link_ = Link::connecting;
         link_since_ = now;
+        connect_timeout_ = settings_.connect_timeout;
         reconnect_.attempted(now);
         return {.kind = Command::Kind::connect, .until = now, .broker = reconnect_.broker()};
-    }
-    if (std::optional<Command> question = next_question(now)) {
-        return *std::move(question);
     }
     if (const Event* event = next_replayed(now)) {
         return publish(now, Source::replay, event);

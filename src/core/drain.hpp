@@ -154,6 +154,9 @@ class Drain {
     const TransactionPlan& plan() const noexcept { return plan_; }
 
     // The broker's side.
+    /// The attempt that the last Command::connect asked for may take this long instead of the
+    /// setting.
+    void connecting_within(Duration timeout) noexcept { connect_timeout_ = timeout; }
     void connected(Time now, std::size_t send_buffer_bytes);
     /// The connection could not be made or is gone; nobody is charged. `configuration`: nothing
     /// will change until somebody acts, so the next attempt comes late.
@@ -370,6 +373,7 @@ class Drain {
     std::int32_t sharers_ = 1;
     Link link_ = Link::down;
     Time link_since_{};
+    Duration connect_timeout_{0};
     bool blocked_ = false;
     Time last_blocked_{};
     std::size_t send_buffer_bytes_ = 0;

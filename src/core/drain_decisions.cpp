@@ -118,9 +118,9 @@ bool Drain::window_takes(const Row& row) const {
 }
 
 std::optional<std::string> Drain::fault(Time now) const {
-    if (link_ == Link::connecting && now >= link_since_ + settings_.connect_timeout) {
-        return "connection attempt timed out after " +
-               std::to_string(settings_.connect_timeout.count()) + " ms";
+    if (link_ == Link::connecting && now >= link_since_ + connect_timeout_) {
+        return "connection attempt timed out after " + std::to_string(connect_timeout_.count()) +
+               " ms";
     }
     const std::optional<Time> deadline = confirm_deadline();
     if (deadline.has_value() && now >= *deadline) {
@@ -260,10 +260,11 @@ bool Drain::transaction_due(Time now) {
                                           now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
     // After a failure the settling is tried alone; only when nothing is left of it, the claim.
     // What is in hand goes first: a claim only waits, while a full window or an empty hand lets it.
+    const bool sends_soon = may_publish(now) || !waiting_.empty();
     const bool claim =
         may_claim() &&
         (transaction_failures_ > 0 ? !settle
-                                   : (settle || !may_publish(now)) && (look_ || now >= next_look_));
+                                   : (settle || !sends_soon) && (look_ || now >= next_look_));
     const bool wake = may_wake_held();
     if (!settle && !claim && !wake) {
         return false;
@@ -455,7 +456,7 @@ Command Drain::wait(Time now) const {
         not_after(reconnect_.at());
     }
     if (link_ == Link::connecting) {
-        not_after(link_since_ + settings_.connect_timeout);
+        not_after(link_since_ + connect_timeout_);
     }
     if (link_ == Link::up) {
         not_after(next_look_);

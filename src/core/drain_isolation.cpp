@@ -181,11 +181,11 @@ void Drain::channel_opened(Channel channel) {
 void Drain::learn(Time now, const ChannelFault& fault) {
     switch (fault.kind) {
         case ChannelFault::Kind::missing_exchange:
-            exchanges_.set_missing(now, fault.exchange);
+            exchanges_.vanished(now, *fault.exchange);
             break;
         case ChannelFault::Kind::refused:
-            if (!fault.exchange.empty()) {
-                exchanges_.distrust(now, fault.exchange);
+            if (fault.exchange.has_value()) {
+                exchanges_.distrust(now, *fault.exchange);
             }
             break;
         case ChannelFault::Kind::too_large:
@@ -202,7 +202,7 @@ bool Drain::is_culprit(const ChannelFault& fault, const Event& event) const {
     switch (fault.kind) {
         case ChannelFault::Kind::missing_exchange:
         case ChannelFault::Kind::refused:
-            return !fault.exchange.empty() && exchange_of(event) == fault.exchange;
+            return fault.exchange == exchange_of(event);
         case ChannelFault::Kind::too_large:
             return event.payload.size() > *fault.size_limit;
         case ChannelFault::Kind::content:

@@ -55,12 +55,12 @@ void Drain::transacted(Time now, const TransactionResult& result) {
     }
 }
 
-// Held rows that are due now are found by the next look; the others behind them may be too.
+// Held rows that were made due are found by a claim beside it, or by the next one.
 void Drain::note_woken(const TransactionResult& result) {
     if (!plan_.wake_held.has_value()) {
         return;
     }
-    look_ = true;
+    look_ = look_ || plan_.claim == 0;
     if (result.woken_to.has_value()) {
         wakes_.front().after = *result.woken_to;
     } else {

@@ -1,6 +1,7 @@
 #include "core/exchange_book.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace outbox {
 
@@ -68,12 +69,7 @@ std::optional<std::string> ExchangeBook::next_question(Time now) {
         return std::nullopt;
     }
     if (wanted_.empty() && watched_ > 0) {
-        for (auto& [name, entry] : entries_) {
-            if (entry.watched && now >= entry.look_at) {
-                want(name);
-                break;
-            }
-        }
+        want_watched(now);
     }
     if (wanted_.empty()) {
         return std::nullopt;
@@ -83,6 +79,20 @@ std::optional<std::string> ExchangeBook::next_question(Time now) {
     entry(asked_).wanted = false;
     asked_since_ = now;
     return asked_;
+}
+
+// One that is due. Where nothing has been put off for longer than that lasts, nobody waits any
+// more.
+void ExchangeBook::want_watched(Time now) {
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+        const bool is_due = entry->second.watched && now >= entry->second.look_at;
+        if (is_due && now < entry->second.held_at + 2 * LONGEST_HOLD) {
+            want(entry->first);
+            return;
+        }
+        watched_ -= is_due ? 1 : 0;
+        entry = is_due ? entries_.erase(entry) : std::next(entry);
+    }
 }
 
 bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool> exists) {
@@ -104,10 +114,20 @@ bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool>
     return was_missing;
 }
 
+void ExchangeBook::vanished(Time now, std::string_view name) {
+    set_missing(now, name);
+    if (++entry(name).vanished > 1) {
+        distrust(now, name);
+    }
+}
+
 void ExchangeBook::set_missing(Time now, std::string_view name) {
     Entry& missing = entry(name);
     missing.state = State::missing;
     missing.trouble_since = missing.trouble_since.value_or(now);
+    if (!missing.watched) {
+        missing.held_at = now;
+    }
     if (!missing.watched && watched_ < MOST_WATCHED) {
         missing.watched = true;
         watched_++;
@@ -159,9 +179,12 @@ void ExchangeBook::trial_passed(std::string_view name) {
     }
 }
 
-Duration ExchangeBook::hold_for(Time now, std::string_view name, Random& random) const {
-    const auto found = entries_.find(name);
-    const Time since = found == entries_.end() ? now : found->second.trouble_since.value_or(now);
+Duration ExchangeBook::hold_for(Time now, std::string_view name, Random& random) {
+    Time since = now;
+    if (const auto found = entries_.find(name); found != entries_.end()) {
+        found->second.held_at = now;
+        since = found->second.trouble_since.value_or(now);
+    }
     const Duration hold = std::clamp<Duration>(now - since, SHORTEST_HOLD, LONGEST_HOLD);
     const auto part = static_cast<double>(hold.count()) * (0.5 + random.unit() / 2);
     return Duration{static_cast<Duration::rep>(part)};

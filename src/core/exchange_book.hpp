@@ -30,8 +30,9 @@ class ExchangeBook {
     /// True: it exists, and was missing before, so what is held for it can go. `exists` nullopt:
     /// the broker would not say, so it is to be tried.
     bool answered(Time now, std::string_view name, std::optional<bool> exists);
-    /// A message was refused because there is no such exchange.
-    void set_missing(Time now, std::string_view name);
+    /// A message was refused because there is no such exchange, though there was. Where that
+    /// happens again and again, each message goes alone.
+    void vanished(Time now, std::string_view name);
     /// Another connection, perhaps to another broker: all is to be asked anew, at once where it was
     /// missing.
     void forget();
@@ -43,7 +44,7 @@ class ExchangeBook {
     void trial_passed(std::string_view name);
 
     /// How long what is sent there is put off: the longer the trouble lasts, the longer.
-    Duration hold_for(Time now, std::string_view name, Random& random) const;
+    Duration hold_for(Time now, std::string_view name, Random& random);
 
     /// Whether an answer is awaited, or a question about to be asked.
     bool is_asking() const { return asked_since_.has_value() || !wanted_.empty(); }
@@ -59,14 +60,18 @@ class ExchangeBook {
         bool wanted = false;
         std::optional<Time> trouble_since;  ///< it is missing or refuses
         Time look_at{};
+        Time held_at{};         ///< when something was last put off for it
         int passes_needed = 0;  ///< until it is trusted; 0: it is
         int passes = 0;
         int relapses = 0;
+        int vanished = 0;
     };
     using Entries = std::map<std::string, Entry, std::less<>>;
 
     Entry& entry(std::string_view name);
+    void set_missing(Time now, std::string_view name);
     void make_room();
+    void want_watched(Time now);
 
     Entries entries_;
     std::deque<std::string> wanted_;

@@ -276,7 +276,8 @@ const char* const EVENT_COLUMNS =
     "e.attributes, e.source_event_id, e.source_position, e.occurred_at, e.causation_id, "
     "e.correlation_id, e.reply_to, e.traceparent, e.tracestate, e.priority, "
     "(pg_catalog.date_part('epoch', e.expiration) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8, "
-    "e.attempts, e.next_attempt_at IS NOT NULL";
+    "e.attempts, e.next_attempt_at IS NOT NULL, "
+    "coalesce(pg_catalog.starts_with(e.last_error, 'poison:'), false)";
 
 // In the order of EventValues::Column.
 const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS] = {
@@ -323,6 +324,7 @@ void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     event.payload = bytes_of(row, Column::PAYLOAD);
     event.attempts = DatumGetInt32(found.values[Column::ATTEMPTS]);
     event.deferred = DatumGetBool(found.values[Column::DEFERRED]);
+    event.poisoned = DatumGetBool(found.values[Column::POISONED]);
 }
 
 }  // namespace outbox::postgres
