@@ -393,7 +393,8 @@ sub close_connections
 
 =pod
 
-=item $broker->declare(exchange =>, type =>, queue =>, binding =>, quorum =>, arguments => {}, vhost =>)
+=item $broker->declare(exchange =>, type =>, queue =>, binding =>, internal =>, quorum =>,
+arguments => {}, vhost =>)
 
 Declares what is named: a durable exchange (topic unless a type is given), a durable queue and a binding
 between them. May be repeated.
@@ -413,7 +414,7 @@ sub declare
 {
 	my ($self, %what) = @_;
 	my @arguments = map { ("--$_", $what{$_}) } grep { defined $what{$_} } qw(exchange type queue binding);
-	push @arguments, '--quorum' if $what{quorum};
+	push @arguments, map { "--$_" } grep { $what{$_} } qw(internal quorum);
 	push @arguments, '--arguments', JSON::PP->new->encode($what{arguments}) if $what{arguments};
 	$self->_tool($what{vhost}, 'declare', @arguments);
 	return;
