@@ -325,7 +325,9 @@ std::variant<std::vector<BrokerUri>, UriError> parse_broker_list(std::string_vie
             return UriError{"in the " + ordinal(brokers.size() + 1) + " of " +
                             std::to_string(elements.size()) + " URIs, " +
                             (element.empty() ? std::string("nothing is written") : error->reason) +
-                            " (a comma in a name or password is written %2C)"};
+                            (element.find(SCHEME_END) == std::string_view::npos
+                                 ? " (a comma in a name or password is written %2C)"
+                                 : "")};
         }
         brokers.push_back(std::get<BrokerUri>(std::move(parsed)));
     }
