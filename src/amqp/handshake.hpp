@@ -24,6 +24,8 @@ class Handshake {
     void start(Link& link, const BrokerUri& uri, const Options& options);
     /// Goes on as far as what has arrived allows.
     Progress advance(Link& link, Channels& channels);
+    /// Given up before its end: forgets the password.
+    void drop() { uri_.forget(); }
     /// What it is at.
     std::string stage() const;
     /// The heartbeat that is asked for: the URI's, or that of the options.

@@ -125,6 +125,7 @@ Session::Progress Session::fail(Failure reason) {
 
 void Session::drop() {
     link_.drop();
+    handshake_.drop();
     uri_.forget();
     phase_ = Phase::closed;
 }

@@ -338,7 +338,7 @@ bool Peer::close_and_reopen(std::uint16_t code, std::string_view text, std::uint
     return true;
 }
 
-Broker::Broker(Script script, int receive_buffer) : script_(std::move(script)) {
+Broker::Broker(Script script, int receive_buffer, int connections) : script_(std::move(script)) {
     listen_fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_buffer > 0) {
         (void)::setsockopt(listen_fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer,
@@ -352,7 +352,10 @@ Broker::Broker(Script script, int receive_buffer) : script_(std::move(script)) {
     (void)::listen(listen_fd_, 1);
     (void)::getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &length);
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { serve(); });
+    thread_ = std::thread([this, connections] {
+        for (int i = 0; i < connections && serve(); ++i) {
+        }
+    });
 }
 
 Broker::~Broker() {
@@ -366,20 +369,21 @@ void Broker::join() {
     }
 }
 
-void Broker::serve() {
+bool Broker::serve() {
     pollfd entry{listen_fd_, POLLIN, 0};
     if (::poll(&entry, 1, patience_ms) <= 0) {
-        return;
+        return false;
     }
     const int fd = ::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) {
-        return;
+        return false;
     }
     const int one = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     Peer peer(fd);
     script_(peer);
     ::close(fd);
+    return true;
 }
 
 }  // namespace fake

@@ -137,7 +137,8 @@ class Broker {
     using Script = std::function<void(Peer&)>;
 
     /// `receive_buffer`: size of the socket's receive buffer, 0 for the kernel's choice.
-    explicit Broker(Script script, int receive_buffer = 0);
+    /// `connections`: how many it serves, one after another.
+    explicit Broker(Script script, int receive_buffer = 0, int connections = 1);
     /// Waits for the script to end.
     ~Broker();
     Broker(const Broker&) = delete;
@@ -147,7 +148,7 @@ class Broker {
     void join();
 
   private:
-    void serve();
+    bool serve();
 
     Script script_;
     int listen_fd_ = -1;
