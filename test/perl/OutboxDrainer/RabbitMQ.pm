@@ -87,7 +87,7 @@ sub new
 		-d $sub or mkdir $sub or croak "could not create directory $sub: $!";
 	}
 	$self->_write_file('env.conf',        '');
-	$self->_write_file('enabled_plugins', "[].\n");
+	$self->_write_file('enabled_plugins', '[' . join(',', @{ $params{plugins} || [] }) . "].\n");
 	$self->_write_file('advanced.config', "[].\n");
 	$self->_write_file('rabbitmq.conf', <<"CONF");
 listeners.tcp.1 = 127.0.0.1:$port
