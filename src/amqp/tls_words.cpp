@@ -157,6 +157,20 @@ bool is_configuration(int alert) {
            alert == SSL_AD_UNRECOGNIZED_NAME || alert == SSL_AD_NO_APPLICATION_PROTOCOL;
 }
 
+/// OpenSSL calls the younger alerts of TLS 1.3 unknown.
+std::string words_of(int alert) {
+    switch (alert) {
+        case SSL_AD_MISSING_EXTENSION:
+            return "missing extension";
+        case SSL_AD_CERTIFICATE_REQUIRED:
+            return "certificate required";
+        default: {
+            const std::string words = SSL_alert_desc_string_long(alert);
+            return words == "unknown" ? "alert " + std::to_string(alert) : words;
+        }
+    }
+}
+
 const char* least_version(const TlsOptions& options) {
     return options.min_version == TlsVersion::tls_1_3 ? "TLS 1.3" : "TLS 1.2";
 }
@@ -165,7 +179,7 @@ Failure explain_alert(int alert, const TlsContext& context) {
     Failure failure;
     failure.failure_class =
         is_configuration(alert) ? FailureClass::configuration : FailureClass::infrastructure;
-    const std::string words = SSL_alert_desc_string_long(alert);
+    const std::string words = words_of(alert);
     if (alert == SSL_AD_CERTIFICATE_REQUIRED ||
         (context.certificate_wanted &&
          (alert == SSL_AD_HANDSHAKE_FAILURE || is_about_certificate(alert)))) {

@@ -308,6 +308,11 @@ TEST_F(Tls, AnAlertIsInfrastructureUnlessItIsAboutTheSetUp) {
     EXPECT_EQ(session_.handshake(), Progress::failed);
     EXPECT_EQ(text(), "the server refused the TLS handshake: handshake failure");
     EXPECT_TRUE(is_configuration());
+
+    ASSERT_EQ(session_.start(trusting(), "broker.example"), Progress::in_progress);
+    ASSERT_TRUE(session_.feed(std::string("\x15\3\3\0\2\2\xc8", 7)));
+    EXPECT_EQ(session_.handshake(), Progress::failed);
+    EXPECT_THAT(text(), HasSubstr("alert"));
 }
 
 TEST_F(Tls, ACleanEndIsToldFromAnUncleanOne) {
