@@ -61,6 +61,9 @@ missing() {
     have make || echo make
     have g++ || echo g++
     have_header amqp.h || echo librabbitmq-dev
+    # Names are resolved by c-ares, which never makes its caller wait; TLS is OpenSSL's.
+    have_header ares.h || echo libc-ares-dev
+    have_header openssl/ssl.h || echo libssl-dev
     have_server_headers || echo "postgresql-server-dev-$(server_version)"
     [ "$purpose" != build ] || return 0
 
@@ -72,6 +75,8 @@ missing() {
     have_perl_module IPC::Run || echo libipc-run-perl
     [ "$purpose" != demo ] || return 0
 
+    # The tests of TLS make their certificates by it.
+    have openssl || echo openssl
     have cmake || echo cmake
     have_header gtest/gtest.h || echo libgtest-dev
     have_header gmock/gmock.h || echo libgmock-dev

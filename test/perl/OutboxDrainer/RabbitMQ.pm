@@ -93,7 +93,7 @@ sub new
 	$self->_write_file('home/.erlang.cookie', $self->{cookie});
 	chmod 0400, "$dir/home/.erlang.cookie" or croak "could not change mode of the cookie: $!";
 	$self->_write_file('env.conf',        '');
-	$self->_write_file('enabled_plugins', "[].\n");
+	$self->_write_file('enabled_plugins', '[' . join(',', @{ $params{plugins} || [] }) . "].\n");
 	$self->_write_file('advanced.config', "[].\n");
 	$self->_write_file('rabbitmq.conf', <<"CONF");
 listeners.tcp.1 = 127.0.0.1:$port
