@@ -35,7 +35,7 @@ check:
 	@PG_CONFIG='$(PG_CONFIG)' scripts/sandbox.sh scripts/check.sh
 
 check-long:
-	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh check
+	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh check-long
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_LONG=1 scripts/sandbox.sh scripts/check.sh
 
 unit:

@@ -428,6 +428,7 @@ class SimClaim {
         event.attempts = row.attempts;
         event.deferred = row.next_attempt.has_value();
         event.group = order.group_of(row.seq);
+        event.poisoned = row.last_error.starts_with("poison:");
         event.leads = order.leads(row.seq);
         events.push_back(event);
         c_.ledger.claimed++;

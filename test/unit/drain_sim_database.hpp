@@ -44,6 +44,7 @@ struct SimRow {
     std::optional<Time> next_attempt;
     End end = End::none;
     std::int32_t attempts = 0;
+    std::string last_error;
     std::string token;  ///< of the claim; empty: free
     Time leased_at{};
 
@@ -215,6 +216,40 @@ class SimDatabase {
     bool is_running(const Writer& writer) const {
         return std::any_of(open.begin(), open.end(),
                            [&](const OpenWriter& o) { return o.writer == writer; });
+    }
+
+    // ---- What is held for what is missing at the broker (src/postgres/event_held.cpp) ----
+
+    /// Makes held rows due, as far as `most` deferred ones are looked at; gives how far that was.
+    std::optional<std::int64_t> wake_held(const WakeHeld& wake, Time now, std::size_t most) {
+        const auto microseconds = [](Time time) { return time.count() * 1000; };
+        std::vector<std::int64_t> found;
+        for (const SimRow& row : rows) {
+            if (row.visible() && row.next_attempt > now && row.next_attempt < NEVER &&
+                microseconds(*row.next_attempt) > wake.after) {
+                found.push_back(row.seq);
+            }
+        }
+        std::stable_sort(found.begin(), found.end(), [this](std::int64_t a, std::int64_t b) {
+            return row(a).next_attempt < row(b).next_attempt;
+        });
+        const bool to_the_end = found.size() < most;
+        found.resize(std::min(found.size(), most));
+        std::optional<std::int64_t> reached;
+        if (!to_the_end) {
+            const std::int64_t first = microseconds(*row(found.front()).next_attempt);
+            const std::int64_t last = microseconds(*row(found.back()).next_attempt);
+            reached = last > first ? last - 1 : last;
+        }
+        for (std::int64_t seq : found) {
+            const SimRow& held = row(seq);
+            const bool is_held = wake.error.empty() ? held.last_error.starts_with("held: ")
+                                                    : held.last_error == wake.error;
+            if (is_held && held.unended() && held.token.empty() && !held.locked) {
+                change(seq).next_attempt = now;
+            }
+        }
+        return reached;
     }
 
     // ---- The release rule, and what operators do (src/sql/64_groups.sql, 65_act.sql) ----

@@ -80,7 +80,7 @@ class SimProcess : public SimShell {
         const bool all = multiple && at + 1 == unconfirmed.size() && dice_.chance(0.3);
         const std::uint64_t tag = all ? 0 : unconfirmed[at].tag;
         // At the deadline of a stop the machine has given up what is on its way.
-        EXPECT_TRUE(drain.confirmed(now, tag, multiple, ack) || drain.stopping());
+        EXPECT_TRUE(drain.confirmed(now, Channel::main, tag, multiple, ack) || drain.stopping());
         unconfirmed.erase(unconfirmed.begin() + static_cast<std::ptrdiff_t>(from),
                           unconfirmed.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     }
@@ -119,7 +119,7 @@ class SimProcess : public SimShell {
                 store(message);
                 ledger_.may_be_sent_again++;
             } else if (returned) {
-                drain.returned(message.tag, "no queue");
+                drain.returned(Channel::main, message.tag, "no queue");
             }
         }
         unsettled.insert(message.seq);
@@ -144,6 +144,9 @@ class SimProcess : public SimShell {
                 break;
             case Command::Kind::publish:
                 publish(*command.event, now);
+                break;
+            case Command::Kind::ask:
+                drain.answered(now, command.exchange, true);
                 break;
             case Command::Kind::transact:
                 transact(now);

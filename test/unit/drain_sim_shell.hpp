@@ -25,6 +25,7 @@ struct SimShellOptions {
     int generation = 0;
     std::size_t rows_per_group = 64;
     Duration floor_interval{5000};
+    std::size_t held_at_once = 100;  ///< deferred rows looked at in one step
     Deviation deviation = Deviation::none;
     std::function<void(Time)> meanwhile;  ///< others act in the middle of a transaction
 };
@@ -102,6 +103,10 @@ class SimShell {
         std::optional<SimClaim> claim;
         std::optional<std::int64_t> floor;
         bool ok = begin() && write_plan(plan, now, marked);
+        std::optional<std::int64_t> woken_to;
+        if (ok && plan.wake_held.has_value()) {
+            woken_to = database_.wake_held(*plan.wake_held, now, options_.held_at_once);
+        }
         floor = ok ? floor_if_due(now, marked.lost.empty()) : std::nullopt;
         const std::string token = owner + std::to_string(++claims_) +
                                   (plan.suspicion > 0 ? "/" + std::to_string(plan.suspicion) : "");
@@ -120,7 +125,7 @@ class SimShell {
         pause_relay(plan.pause);
         database_.commit();
         settle(marked);
-        finish_claim(now, plan, token, claim);
+        finish_claim(now, plan, token, claim, woken_to);
         look_again_at(marked);
         EXPECT_LE(database_.claimed_by(owner), drain.in_hand()) << "a claim is stranded";
     }
@@ -300,12 +305,13 @@ class SimShell {
             });
         }
         for (const FailedMark& mark : marks.failed) {
-            each(mark.seq, [&](SimRow& row) { charge(row, now + mark.delay); });
+            each(mark.seq, [&](SimRow& row) { put_off(row, mark, now); });
         }
         for (const EndedMark& mark : marks.ended) {
             const bool dead = mark.outcome == EndedMark::Outcome::dead;
             each(mark.seq, [&](SimRow& row) {
                 row.attempts += dead ? 1 : 0;
+                row.last_error = mark.error;
                 check_dead(row, dead);
                 end(row, dead ? End::dead : End::rejected);
             });
@@ -326,6 +332,16 @@ class SimShell {
             each(seq, [&](SimRow& row) { row.leased_at = now; });
         }
         return ok;
+    }
+
+    void put_off(SimRow& row, const FailedMark& mark, Time now) {
+        row.last_error = mark.error;
+        if (mark.charged) {
+            charge(row, now + mark.delay);
+        } else {
+            row.next_attempt = now + mark.delay;
+            row.token.clear();
+        }
     }
 
     void charge(SimRow& row, Time due) {
@@ -398,8 +414,9 @@ class SimShell {
     }
 
     void finish_claim(Time now, const TransactionPlan& plan, const std::string& token,
-                      std::optional<SimClaim>& claim) {
+                      std::optional<SimClaim>& claim, std::optional<std::int64_t> woken_to) {
         TransactionResult result;
+        result.woken_to = woken_to;
         result.durable = !dice_.chance(0.01);
         result.token = token;
         if (claim.has_value()) {
