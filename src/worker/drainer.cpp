@@ -64,6 +64,7 @@ Drainer::Drainer(postgres::Slot& slot)
       drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
                             static_cast<std::uint64_t>(self_.slot)),
       link_(drain_, slot),
+      topology_(link_, slot),
       shares_(slot),
       killer_jitter_(self_.generation) {}
 
@@ -84,6 +85,7 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        topology_.look();
         const Command command = drain_.next(now);
         switch (command.kind) {
             case Command::Kind::wait:
