@@ -89,6 +89,10 @@ PG_CXXFLAGS = -std=c++20 -Wall -Wextra -Wno-register -Wno-deprecated-volatile -W
 ifdef WERROR
 PG_CXXFLAGS += -Werror
 endif
+# A test build: outbox_drainer.inject_fault, and name servers from the environment.
+ifdef INJECT
+PG_CXXFLAGS += -DOUTBOX_DRAINER_INJECT
+endif
 
 # PGXS links with the C compiler, so the C++ library is named here. The version script hides all but the
 # entry points; -fvisibility=hidden would do the same but hides PostgreSQL 15's magic block too.
