@@ -80,6 +80,16 @@ SET outbox_drainer.broker_uri = 'http://shop:secret@broker';
 SET outbox_drainer.broker_uri = 'amqp://shop:sec/ret@broker';
 SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker:none';
 
+-- Several are separated by commas; which one is wrong is said.
+SET outbox_drainer.broker_uri = 'amqp://shop@one, amqps://shop@two?sslrootcert=/etc/ssl/broker.pem&heartbeat=5';
+SHOW outbox_drainer.broker_uri;
+SET outbox_drainer.broker_uri = 'amqp://shop@one,amqps://shop@two?sslmode=prefer';
+SET outbox_drainer.broker_uri = 'amqp://shop@one,amqp://shop:secret@two';
+SET outbox_drainer.broker_uri = 'amqps://shop@two?sslpassword=secret';
+RESET outbox_drainer.broker_uri;
+SET outbox_drainer.missing_exchange = 'fail';
+SET outbox_drainer.missing_exchange = 'ignore';
+RESET outbox_drainer.missing_exchange;
 -- Others neither set nor see it.
 SET ROLE regress_outbox_user;
 SHOW outbox_drainer.broker_uri;

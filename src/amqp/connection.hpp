@@ -103,6 +103,9 @@ struct Options {
     std::string connection_name;  ///< client property "connection_name"
 };
 
+/// Version of rabbitmq-c that is in use: that of the library which was found at run time.
+std::string client_version();
+
 /// One connection to one broker, with three channels: main and trial for publishing, both in
 /// confirm mode, and one for questions. Nothing in here waits or blocks, in no circumstances: names
 /// are resolved, TLS is spoken and frames are read and sent as far as the sockets allow. The caller
@@ -140,12 +143,17 @@ class Connection {
     bool is_open(Channel channel) const;
     /// Takes a message to be sent; its delivery tag is returned, counted from 1 on each opening of
     /// the channel. It is sent with others by this call or by flush(). nullopt: the connection
-    /// failed (see failure()) and is gone; poll() still gives the returns and confirms that had
-    /// arrived. `mandatory`: poll() gives a Returned before the confirm when no queue takes it.
+    /// failed (see failure()) and is gone; poll() still gives what counts of that which had arrived
+    /// (returns, confirms, closed channels, answers). A caller that publishes on a channel which is
+    /// not open, or what does not fit (max_properties_bytes(), names above 255 bytes), also gets
+    /// nullopt and a failure() that says so; then nothing was sent and the connection stays.
+    /// `mandatory`: poll() gives a Returned before the confirm when no queue takes it.
     std::optional<std::uint64_t> publish(Channel channel, const Message& message,
                                          bool mandatory = false);
-    /// Asks; poll() gives the Answer. One question at a time; false: another one is open, or the
-    /// connection is gone.
+    /// Asks; poll() gives the Answer, the broker's own or one of ours for names that are too long.
+    /// When the broker closes the connection for it, the Answer comes before Closed. One question
+    /// at a time; false: another one is open, or the connection is gone. It is sent by flush() or
+    /// poll().
     bool ask(const Question& question);
     /// Sends what is waiting to be sent, as far as the socket takes it. False: the connection
     /// failed, as with publish().

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "core/broker_query.hpp"
+#include "core/percent_encoding.hpp"
 #include "core/text_limits.hpp"
 
 namespace outbox {
@@ -19,6 +21,8 @@ using Problem = std::optional<std::string>;
 constexpr std::string_view SCHEME_END = "://";
 constexpr std::string_view HIDDEN = "****";
 constexpr std::string_view HEX_DIGITS = "0123456789ABCDEF";
+constexpr std::uint16_t TLS_PORT = 5671;
+constexpr std::size_t MOST_BROKERS = 16;
 
 /// The raw, still encoded pieces of a URI. A piece that is absent is nullopt, unlike an empty one.
 struct Pieces {
@@ -27,6 +31,7 @@ struct Pieces {
     std::string_view host;
     std::optional<std::string_view> port;
     std::optional<std::string_view> vhost;
+    std::optional<std::string_view> query;
 };
 
 std::string lower_case(std::string_view text) {
@@ -44,30 +49,25 @@ bool is_control_or_space(char c) {
     return byte <= 0x20 || byte == 0x7f;
 }
 
-Problem find_scheme_problem(std::string_view text, std::size_t scheme_end) {
-    if (scheme_end == std::string_view::npos) {
-        return "it does not begin with amqp://";
-    }
-    const std::string scheme = lower_case(text.substr(0, scheme_end));
+Problem read_scheme(std::string_view text, std::size_t scheme_end, BrokerUri& out) {
+    const std::string scheme =
+        scheme_end == std::string_view::npos ? "" : lower_case(text.substr(0, scheme_end));
     if (scheme == "amqps") {
-        return "amqps:// (TLS) is not supported yet";
-    }
-    if (scheme != "amqp") {
-        return "it does not begin with amqp://";
+        out.tls.emplace();
+        out.port = TLS_PORT;
+    } else if (scheme != "amqp") {
+        return "it does not begin with amqp:// or amqps://";
     }
     return std::nullopt;
 }
 
-/// Characters that have no place in an AMQP URI as they are, or none yet.
+/// Characters that have no place in an AMQP URI as they are.
 Problem find_character_problem(std::string_view rest) {
     if (std::any_of(rest.begin(), rest.end(), is_control_or_space)) {
         return "it contains a space or a control character, which must be percent-encoded";
     }
     if (rest.find(',') != std::string_view::npos) {
-        return "a list of URIs is not supported yet (a comma in a name or password is written %2C)";
-    }
-    if (rest.find('?') != std::string_view::npos) {
-        return "query parameters are not supported yet (a ? in a name or password is written %3F)";
+        return "it contains a comma, which must be written %2C";
     }
     if (rest.find('#') != std::string_view::npos) {
         return "it contains a #, which must be written %23";
@@ -118,6 +118,16 @@ Problem split_authority(std::string_view text, Pieces& pieces) {
 
 /// Cuts what follows "amqp://" into its pieces.
 Problem split(std::string_view rest, Pieces& pieces) {
+    const std::size_t question = rest.find('?');
+    if (question != std::string_view::npos) {
+        pieces.query = rest.substr(question + 1);
+        if (pieces.query->find('@') != std::string_view::npos) {
+            return "it contains a ? before the @ (in a user name or password it is written %3F), "
+                   "or "
+                   "an @ among its parameters (written %40)";
+        }
+        rest = rest.substr(0, question);
+    }
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos) {
         const std::string_view path = rest.substr(slash + 1);
@@ -135,39 +145,6 @@ Problem split(std::string_view rest, Pieces& pieces) {
     return split_authority(rest.substr(0, slash), pieces);
 }
 
-std::optional<unsigned char> decode_escape(std::string_view text) {
-    unsigned char byte = 0;
-    const char* const end = text.data() + text.size();
-    const auto result = std::from_chars(text.data(), end, byte, 16);
-    if (text.size() != 2 || result.ec != std::errc{} || result.ptr != end) {
-        return std::nullopt;
-    }
-    return byte;
-}
-
-Problem decode(std::string_view what, std::string_view text, std::string& out) {
-    std::string decoded;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '%') {
-            decoded += text[i];
-            continue;
-        }
-        const std::optional<unsigned char> byte = decode_escape(text.substr(i + 1, 2));
-        if (!byte) {
-            return "the " + std::string(what) +
-                   " contains a % without two hexadecimal digits (a % itself is written %25)";
-        }
-        // The client library takes C strings: a NUL would cut the value short.
-        if (*byte == 0) {
-            return "the " + std::string(what) + " contains %00";
-        }
-        decoded += static_cast<char>(*byte);
-        i += 2;
-    }
-    out = std::move(decoded);
-    return std::nullopt;
-}
-
 bool is_ipv6_address(std::string_view text) {
     return text.find(':') != std::string_view::npos &&
            text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
@@ -179,7 +156,7 @@ Problem read_host(std::string_view text, std::string& out) {
     }
     const bool in_brackets = text.front() == '[';
     const std::string_view name = in_brackets ? text.substr(1, text.size() - 2) : text;
-    if (Problem problem = decode("host", name, out)) {
+    if (Problem problem = percent_decode("host", name, out)) {
         return problem;
     }
     // A zone may follow the address, [fe80::1%25eth0].
@@ -209,19 +186,20 @@ Problem read_port(std::string_view text, std::uint16_t& out) {
 
 Problem read_login(const Pieces& pieces, BrokerUri& out) {
     if (pieces.user) {
-        if (Problem problem = decode("user name", *pieces.user, out.user)) {
+        out.has_user = true;
+        if (Problem problem = percent_decode("user name", *pieces.user, out.user)) {
             return problem;
         }
     }
     if (pieces.password) {
         out.has_password = true;
-        return decode("password", *pieces.password, out.password);
+        return percent_decode("password", *pieces.password, out.password);
     }
     return std::nullopt;
 }
 
 Problem read_vhost(std::string_view text, std::string& out) {
-    if (Problem problem = decode("vhost", text, out)) {
+    if (Problem problem = percent_decode("vhost", text, out)) {
         return problem;
     }
     if (out.size() > MAX_SHORT_STRING) {
@@ -233,7 +211,7 @@ Problem read_vhost(std::string_view text, std::string& out) {
 
 Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
     const std::size_t scheme_end = text.find(SCHEME_END);
-    if (Problem problem = find_scheme_problem(text, scheme_end)) {
+    if (Problem problem = read_scheme(text, scheme_end, out)) {
         return problem;
     }
     const std::string_view rest = text.substr(scheme_end + SCHEME_END.size());
@@ -252,7 +230,35 @@ Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
     if (Problem problem = read_port(pieces.port.value_or(""), out.port)) {
         return problem;
     }
-    return pieces.vhost ? read_vhost(*pieces.vhost, out.vhost) : std::nullopt;
+    if (pieces.vhost) {
+        if (Problem problem = read_vhost(*pieces.vhost, out.vhost)) {
+            return problem;
+        }
+    }
+    return read_broker_query(pieces.query.value_or(""), out);
+}
+
+std::vector<std::string_view> split_list(std::string_view text) {
+    constexpr std::string_view blanks = " \t\r\n";
+    std::vector<std::string_view> elements;
+    for (bool more = true; more;) {
+        const std::size_t comma = text.find(',');
+        more = comma != std::string_view::npos;
+        std::string_view element = text.substr(0, comma);
+        const std::size_t first = element.find_first_not_of(blanks);
+        element = first == std::string_view::npos
+                      ? std::string_view()
+                      : element.substr(first, element.find_last_not_of(blanks) - first + 1);
+        elements.push_back(element);
+        text.remove_prefix(more ? comma + 1 : 0);
+    }
+    return elements;
+}
+
+std::string ordinal(std::size_t number) {
+    const bool is_teen = number % 100 / 10 == 1;
+    const char* const endings[] = {"th", "st", "nd", "rd"};
+    return std::to_string(number) + endings[!is_teen && number % 10 <= 3 ? number % 10 : 0];
 }
 
 /// Where the scheme of an AMQP URI ends, "://" included; 0 when the text does not begin with one.
@@ -303,18 +309,54 @@ std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text) {
     return uri;
 }
 
+std::variant<std::vector<BrokerUri>, UriError> parse_broker_list(std::string_view text) {
+    const std::vector<std::string_view> elements = split_list(text);
+    if (elements.size() > MOST_BROKERS) {
+        return UriError{"it names " + std::to_string(elements.size()) + " brokers, the limit is " +
+                        std::to_string(MOST_BROKERS)};
+    }
+    std::vector<BrokerUri> brokers;
+    for (const std::string_view element : elements) {
+        std::variant<BrokerUri, UriError> parsed = parse_broker_uri(element);
+        if (auto* error = std::get_if<UriError>(&parsed)) {
+            if (elements.size() == 1) {
+                return std::move(*error);
+            }
+            return UriError{"in the " + ordinal(brokers.size() + 1) + " of " +
+                            std::to_string(elements.size()) + " URIs, " +
+                            (element.empty() ? std::string("nothing is written") : error->reason) +
+                            (element.find(SCHEME_END) == std::string_view::npos
+                                 ? " (a comma in a name or password is written %2C)"
+                                 : "")};
+        }
+        brokers.push_back(std::get<BrokerUri>(std::move(parsed)));
+    }
+    return brokers;
+}
+
+std::size_t count_brokers(std::string_view text) {
+    const auto parsed = parse_broker_list(text);
+    const auto* brokers = std::get_if<std::vector<BrokerUri>>(&parsed);
+    return brokers == nullptr ? 1 : brokers->size();
+}
+
 std::string redact_uri(std::string_view text) {
-    Pieces pieces;
-    BrokerUri uri;
-    if (read(text, pieces, uri)) {
+    if (std::holds_alternative<UriError>(parse_broker_list(text))) {
         return redact_garbage(text);
     }
-    std::string redacted(text);
-    if (pieces.password) {
-        const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
-        redacted.replace(position, pieces.password->size(), HIDDEN);
+    std::string redacted;
+    std::size_t copied = 0;
+    for (const std::string_view element : split_list(text)) {
+        Pieces pieces;
+        BrokerUri uri;
+        if (!read(element, pieces, uri) && pieces.password) {
+            const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
+            redacted += text.substr(copied, position - copied);
+            redacted += HIDDEN;
+            copied = position + pieces.password->size();
+        }
     }
-    return redacted;
+    return redacted.append(text.substr(copied));
 }
 
 std::string display_name(const BrokerUri& uri) {

@@ -3,17 +3,21 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/password_lines.hpp"
+
 namespace outbox::postgres {
 
 namespace {
 
-constexpr std::size_t MAX_PASSWORD_FILE = 4096;
+constexpr std::size_t MAX_PASSWORD_FILE = 65536;
 
 class File {
   public:
@@ -37,15 +41,22 @@ PasswordError system_failure() {
     return {std::string("cannot be read: ") + ::strerror_r(errno, buffer, sizeof(buffer))};
 }
 
-}  // namespace
+/// Holds what is read and wipes it.
+class Secret {
+  public:
+    Secret() : bytes_(MAX_PASSWORD_FILE, '\0') {}
+    ~Secret() { ::explicit_bzero(bytes_.data(), bytes_.size()); }
+    Secret(const Secret&) = delete;
+    Secret& operator=(const Secret&) = delete;
+    std::string& bytes() { return bytes_; }
 
-std::variant<std::string, PasswordError> read_password_file(const std::string& path) {
-    const File file(path);
-    if (file.fd() < 0) {
-        return system_failure();
-    }
+  private:
+    std::string bytes_;
+};
+
+std::optional<PasswordError> find_file_problem(const File& file) {
     struct stat status {};
-    if (::fstat(file.fd(), &status) != 0) {
+    if (file.fd() < 0 || ::fstat(file.fd(), &status) != 0) {
         return system_failure();
     }
     if (!S_ISREG(status.st_mode)) {
@@ -54,10 +65,14 @@ std::variant<std::string, PasswordError> read_password_file(const std::string& p
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
         return PasswordError{"may be accessed by group or others: chmod 0600"};
     }
-    char buffer[MAX_PASSWORD_FILE];
+    return std::nullopt;
+}
+
+// Gives how much was read.
+std::variant<std::size_t, PasswordError> read_all(const File& file, std::string& bytes) {
     std::size_t length = 0;
     for (;;) {
-        const ::ssize_t got = ::read(file.fd(), buffer + length, sizeof(buffer) - length);
+        const ::ssize_t got = ::read(file.fd(), bytes.data() + length, bytes.size() - length);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -65,26 +80,34 @@ std::variant<std::string, PasswordError> read_password_file(const std::string& p
             return system_failure();
         }
         if (got == 0) {
-            break;
+            return length;
         }
         length += static_cast<std::size_t>(got);
-        if (length == sizeof(buffer)) {
+        if (length == bytes.size()) {
             return PasswordError{"is too long"};
         }
     }
-    std::string_view line(buffer, length);
-    line = line.substr(0, line.find('\n'));
-    if (!line.empty() && line.back() == '\r') {
-        line.remove_suffix(1);
+}
+
+}  // namespace
+
+std::variant<std::string, PasswordError> read_password_file(const std::string& path,
+                                                            const BrokerUri& uri) {
+    const File file(path);
+    if (std::optional<PasswordError> problem = find_file_problem(file)) {
+        return *std::move(problem);
     }
-    std::variant<std::string, PasswordError> result = std::string(line);
-    if (line.empty()) {
-        result = PasswordError{"has no password in its first line"};
-    } else if (line.find('\0') != std::string_view::npos) {
-        result = PasswordError{"has a NUL byte in its first line"};
+    Secret secret;
+    const auto read = read_all(file, secret.bytes());
+    if (const auto* error = std::get_if<PasswordError>(&read)) {
+        return *error;
     }
-    ::explicit_bzero(buffer, sizeof(buffer));
-    return result;
+    const std::string_view text(secret.bytes().data(), std::get<std::size_t>(read));
+    auto found = find_password(text, uri);
+    if (auto* none = std::get_if<NoPassword>(&found)) {
+        return PasswordError{std::move(none->reason)};
+    }
+    return std::get<std::string>(std::move(found));
 }
 
 }  // namespace outbox::postgres

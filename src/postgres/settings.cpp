@@ -50,8 +50,15 @@ int publish_rate = 0;
 int retention = 0;  // seconds, since milliseconds would end at 24 days
 int dead_retention = 0;
 bool mandatory = false;
+int missing_exchange = static_cast<int>(MissingExchange::hold);
 int max_message_bytes = 0;
 bool drop_allowed = false;
+
+constexpr config_enum_entry missing_exchange_values[] = {
+    {"hold", static_cast<int>(MissingExchange::hold), false},
+    {"fail", static_cast<int>(MissingExchange::fail), false},
+    {nullptr, 0, false},
+};
 
 // Values of text settings are freed by the server, with the allocator it uses for them.
 char* copy_for_guc(const char* text) {
@@ -74,19 +81,21 @@ void free_guc(char* text) {
 struct UriVerdict {
     bool valid;
     bool has_password;
-    char reason[256];
+    char reason[512];
     char* redacted;  ///< from malloc; NULL: out of memory
 };
 
 UriVerdict judge_uri(const char* text) {
     UriVerdict verdict{};
     entry_point([&] {
-        std::variant<BrokerUri, UriError> parsed = parse_broker_uri(text);
+        std::variant<std::vector<BrokerUri>, UriError> parsed = parse_broker_list(text);
         if (const auto* error = std::get_if<UriError>(&parsed)) {
             strlcpy(verdict.reason, error->reason.c_str(), sizeof(verdict.reason));
         } else {
             verdict.valid = true;
-            verdict.has_password = std::get<BrokerUri>(parsed).has_password;
+            for (const BrokerUri& uri : std::get<std::vector<BrokerUri>>(parsed)) {
+                verdict.has_password = verdict.has_password || uri.has_password;
+            }
         }
         verdict.redacted = strdup(redact_uri(text).c_str());
     });
@@ -104,7 +113,9 @@ bool refuse_bad_uri(const UriVerdict& verdict, GucSource source) {
     if (!verdict.valid) {
         GUC_check_errmsg("invalid value for parameter \"outbox_drainer.broker_uri\"");
         GUC_check_errdetail("The broker URI cannot be used: %s.", verdict.reason);
-        GUC_check_errhint("It has the form amqp://user@host:port/vhost.");
+        GUC_check_errhint(
+            "It has the form amqp://user@host:port/vhost or amqps://...; several are separated by "
+            "commas.");
         return true;
     }
     if (verdict.has_password && !may_hold_password(source)) {
@@ -211,10 +222,12 @@ void define_switches() {
 void define_broker_settings() {
     define(TextSetting{
         .name = "outbox_drainer.broker_uri",
-        .summary = "The broker, as amqp://user@host:port/vhost.",
+        .summary = "The broker, as amqp://user@host:port/vhost, or several, separated by commas.",
         .description =
-            "A password may be part of it in the configuration file only, and is never shown; "
-            "better put it into password_file. Without a URI drainers are idle.",
+            "Several are tried one after the other. amqps:// means TLS. A password may be part of "
+            "it "
+            "in the configuration file only, and is never shown; better put it into password_file. "
+            "Without a URI drainers are idle.",
         .variable = &broker_uri,
         .initial = "",
         .flags = GUC_SUPERUSER_ONLY,
@@ -225,7 +238,8 @@ void define_broker_settings() {
         .name = "outbox_drainer.password_file",
         .summary = "A file with the password for the broker.",
         .description =
-            "Read again at each connection. Only the server's operating system user should be "
+            "Its only line is the password, or its lines are host:port:vhost:user:password. Read "
+            "again at each connection. Only the server's operating system user should be "
             "able to read it. A relative path starts at the data directory.",
         .variable = &password_file,
         .initial = "",
@@ -243,6 +257,12 @@ void define_broker_settings() {
         "outbox_drainer.mandatory",
         "Whether an event that the broker cannot route to any queue has failed.",
         "While this is off such an event is published, and the broker drops it.", &mandatory, false,
+        PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable(
+        "outbox_drainer.missing_exchange",
+        "What becomes of an event whose exchange does not exist.",
+        "hold: it waits, uncharged, until the exchange is there; fail: an attempt is spent.",
+        &missing_exchange, static_cast<int>(MissingExchange::hold), missing_exchange_values,
         PGC_SUSET, 0, nullptr, nullptr, nullptr);
     define(IntSetting{
         .name = "outbox_drainer.publish_rate",
@@ -488,6 +508,7 @@ DrainSettings current_settings() {
     settings.retention = std::chrono::seconds(retention);
     settings.dead_retention = std::chrono::seconds(dead_retention);
     settings.mandatory = mandatory;
+    settings.missing_exchange = static_cast<MissingExchange>(missing_exchange);
     settings.max_message_bytes = max_message_bytes;
     return settings;
 }

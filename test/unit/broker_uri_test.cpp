@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace outbox {
 namespace {
@@ -71,12 +72,34 @@ const Refused REFUSED[] = {
     {"http://host", "does not begin with amqp://"},
     {"://host", "does not begin with amqp://"},
     {" amqp://host", "does not begin with amqp://"},
-    {"amqps://host", "TLS"},
-    {"AMQPS://host", "TLS"},
-    {"amqp://host?heartbeat=5", "query parameters"},
-    {"amqp://host/v?heartbeat=5", "query parameters"},
-    {"amqp://a,amqp://b", "list of URIs"},
-    {"amqp://a,b", "list of URIs"},
+    {"amqp://a,amqp://b", "%2C"},
+    {"amqp://a,b", "%2C"},
+    {"amqp://host?heartbeat", "no = and value"},
+    {"amqp://host?heartbeat=-1", "heartbeat must be a number"},
+    {"amqp://host?heartbeat=65536", "heartbeat must be a number from 0 to 65535"},
+    {"amqp://host?heartbeat=5&heartbeat=6", "given twice"},
+    {"amqp://host?connection_timeout=0", "at least 1 ms"},
+    {"amqp://host?channel_max=2", "at least 3"},
+    {"amqp://host?colour=red", "no parameter \"colour\""},
+    {"amqp://host?sslmode=require", "needs amqps://"},
+    {"amqp://host?cacertfile=/a", "needs amqps://"},
+    {"amqps://host?sslmode=disable", "never falls back"},
+    {"amqps://host?sslmode=prefer", "never falls back"},
+    {"amqps://host?verify=maybe", "verify_peer or verify_none"},
+    {"amqps://host?sslmode=verify-full&verify=verify_none", "contradict"},
+    {"amqps://host?sslmode=require&verify=verify_peer", "contradict"},
+    {"amqps://host?sslrootcert=/a&cacertfile=/b", "given twice"},
+    {"amqps://host?sslcert=/a", "together"},
+    {"amqps://host?keyfile=/a", "together"},
+    {"amqps://host?sslrootcert=", "is empty"},
+    {"amqps://host?sslrootcert=%zz", "two hexadecimal digits"},
+    {"amqps://host?ssl_min_protocol_version=TLSv1.1", "not safe"},
+    {"amqps://host?password=s3cret", "outbox_drainer.password_file"},
+    {"amqps://host?sslpassword=s3cret", "outbox_drainer.password_file"},
+    {"amqps://host?auth_mechanism=external", "needs amqps:// with sslcert"},
+    {"amqp://host?auth_mechanism=external", "needs amqps:// with sslcert"},
+    {"amqps://u:p@host?auth_mechanism=external&sslcert=/c&sslkey=/k", "no meaning"},
+    {"amqps://host?auth_mechanism=kerberos", "plain or external"},
     {"amqp://ho st", "space"},
     {"amqp://host\n", "control character"},
     {"amqp://host#x", "%23"},
@@ -128,9 +151,11 @@ TEST(BrokerUri, LimitsTheVhost) {
 }
 
 TEST(BrokerUri, ReasonsNeverQuoteASecret) {
-    for (const char* text : {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
-                             "amqps://u:s3cret@h", "amqp://u:s3cret%@h", "amqp://u:s3cret#@h",
-                             "amqp://u:x?s3cret@h", "s3cret://h"}) {
+    for (const char* text :
+         {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
+          "amqp://u:s3cret%@h", "amqp://u:s3cret#@h", "amqp://u:x?s3cret@h", "amqp://u:1?s3cret",
+          "amqp://u:1?a-s3cret=x", "amqp://u:s3,cret@h", "amqps://h?sslmode=s3cret",
+          "amqps://h?verify=s3cret", "amqps://h?password=s3cret", "s3cret://h"}) {
         const auto result = parse_broker_uri(text);
         ASSERT_TRUE(std::holds_alternative<UriError>(result)) << text;
         EXPECT_EQ(std::get<UriError>(result).reason.find("s3cret"), std::string::npos) << text;
@@ -151,11 +176,13 @@ const Redacted REDACTED[] = {
     {"amqp://user:@host", "amqp://user:****@host"},
     {"amqp://us3cret:us3cret@us3cret", "amqp://us3cret:****@us3cret"},
     {"AMQP://user:a:s3cret@host", "AMQP://user:****@host"},
+    {"amqps://user:s3cret@host:5671/v", "amqps://user:****@host:5671/v"},
+    {"amqp://user:s3cret@a, amqps://b:1 ,amqp://user:s3cret@b?heartbeat=5",
+     "amqp://user:****@a, amqps://b:1 ,amqp://user:****@b?heartbeat=5"},
     // Refused texts: the login is hidden whole, the place is shown when it reads as one.
-    {"amqps://user:s3cret@host:5671/v", "amqps://****@host:5671/v"},
+    {"amqp://user:12,s3cret@host", "amqp://****@host"},
     {"amqps://host:5671/v", "amqps://host:5671/v"},
     {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
-    {"amqp://user:s3cret@a,amqp://user:s3cret@b", "amqp://****@b"},
     {"amqp://user:s3cret@a,amqp://user:s3cret", "amqp://****@****"},
     {"amqp://user:p/s3cret@host/v", "amqp://****@host/v"},
     {"amqp://user:1234/s3cret@host", "amqp://****@host"},
@@ -177,6 +204,93 @@ TEST(BrokerUri, RedactsSecretsOutOfAnything) {
     for (const Redacted& redacted : REDACTED) {
         EXPECT_EQ(redact_uri(redacted.text), redacted.expected) << redacted.text;
     }
+}
+
+BrokerUri parsed(const char* text) {
+    const auto result = parse_broker_uri(text);
+    if (const auto* error = std::get_if<UriError>(&result)) {
+        ADD_FAILURE() << text << ": " << error->reason;
+        return {};
+    }
+    return std::get<BrokerUri>(result);
+}
+
+TEST(BrokerUri, AmqpsVerifiesEverythingUnlessToldOtherwise) {
+    const BrokerUri uri = parsed("amqps://host");
+    EXPECT_EQ(uri.port, 5671);
+    ASSERT_TRUE(uri.tls.has_value());
+    EXPECT_EQ(*uri.tls, TlsOptions{});
+    EXPECT_EQ(uri.tls->mode, SslMode::verify_full);
+    EXPECT_FALSE(parsed("amqp://host").tls.has_value());
+}
+
+TEST(BrokerUri, TakesTheWordsOfLibpqAndOfRabbitMQ) {
+    TlsOptions expected;
+    expected.mode = SslMode::verify_ca;
+    expected.root_cert = "/etc/a b.pem";
+    expected.cert = "/c";
+    expected.key = "/k";
+    expected.min_version = TlsVersion::tls_1_3;
+    expected.server_name = "rabbit";
+    EXPECT_EQ(parsed("amqps://h?sslmode=verify-ca&sslrootcert=/etc/a%20b.pem&sslcert=/c&sslkey=/k"
+                     "&ssl_min_protocol_version=TLSv1.3&server_name_indication=rabbit")
+                  .tls,
+              expected);
+    expected.mode = SslMode::verify_full;
+    expected.min_version = TlsVersion::tls_1_2;
+    EXPECT_EQ(parsed("amqps://h/v?cacertfile=/etc/a%20b.pem&certfile=/c&keyfile=/k"
+                     "&verify=verify_peer&server_name_indication=rabbit")
+                  .tls,
+              expected);
+    EXPECT_EQ(parsed("amqps://h?verify=verify_none").tls->mode, SslMode::require);
+    EXPECT_EQ(parsed("amqps://h?verify=verify_peer&sslmode=verify-ca").tls->mode,
+              SslMode::verify_ca);
+}
+
+TEST(BrokerUri, TakesTheOtherParameters) {
+    const BrokerUri uri =
+        parsed("amqp://h?heartbeat=7&connection_timeout=1500&channel_max=9&auth_mechanism=plain");
+    EXPECT_EQ(uri.heartbeat, Duration{7000});
+    EXPECT_EQ(uri.connect_timeout, Duration{1500});
+    EXPECT_EQ(uri.channel_max, 9);
+    EXPECT_EQ(uri.auth, AuthMechanism::plain);
+    const BrokerUri external =
+        parsed("amqps://shop@h?auth_mechanism=external&sslcert=/c&sslkey=/k");
+    EXPECT_EQ(external.auth, AuthMechanism::external);
+    EXPECT_TRUE(external.has_user);
+}
+
+TEST(BrokerList, KeepsTheOrder) {
+    const auto result = parse_broker_list("amqp://a , amqps://b:1,amqp://c/v");
+    ASSERT_TRUE(std::holds_alternative<std::vector<BrokerUri>>(result));
+    const auto& list = std::get<std::vector<BrokerUri>>(result);
+    ASSERT_EQ(list.size(), 3U);
+    EXPECT_EQ(list[0].host, "a");
+    EXPECT_TRUE(list[1].tls.has_value());
+    EXPECT_EQ(list[2].vhost, "v");
+    EXPECT_EQ(count_brokers("amqp://a,amqp://b"), 2U);
+    EXPECT_EQ(count_brokers("rubbish"), 1U);
+}
+
+TEST(BrokerList, NamesTheUriThatIsWrong) {
+    struct Case {
+        const char* text;
+        const char* reason;
+    };
+    for (const Case& c : {Case{"amqp://a,http://b", "in the 2nd of 2 URIs, it does not begin"},
+                          Case{"amqp://a,,amqp://b", "in the 2nd of 3 URIs, nothing is written"},
+                          Case{"amqp://a,", "in the 2nd of 2 URIs, nothing is written"},
+                          Case{"http://b", "it does not begin"}, Case{"", "it does not begin"}}) {
+        const auto result = parse_broker_list(c.text);
+        ASSERT_TRUE(std::holds_alternative<UriError>(result)) << c.text;
+        EXPECT_EQ(std::get<UriError>(result).reason.find(c.reason), 0U)
+            << std::get<UriError>(result).reason;
+    }
+    std::string many = "amqp://a";
+    for (int i = 0; i < 16; i++) {
+        many += ",amqp://a";
+    }
+    EXPECT_TRUE(std::holds_alternative<UriError>(parse_broker_list(many)));
 }
 
 TEST(BrokerUri, DisplayNameCarriesNoLogin) {
