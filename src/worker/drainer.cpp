@@ -85,6 +85,7 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        report();
         topology_.look();
         const Command command = drain_.next(now);
         switch (command.kind) {
