@@ -92,7 +92,7 @@ Directory::~Directory() {
 }
 
 std::string Directory::write(const std::string& name, const std::string& bytes, int mode) const {
-    const std::string path = path_ + "/" + name;
+    std::string path = path_ + "/" + name;
     {
         std::ofstream file(path, std::ios::binary | std::ios::trunc);
         file << bytes;

@@ -17,6 +17,7 @@
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
 #include "drain_seed.hpp"
+#include "drain_sim_broker.hpp"
 
 namespace outbox::test {
 
@@ -39,6 +40,9 @@ struct SimRow {
     int key = -1;         ///< -1: none
     bool bad = false;     ///< cannot be sent as it is
     bool killer = false;  ///< whoever publishes it dies
+    std::size_t exchange = 1;
+    std::size_t bytes = 20;
+    Poison poison = Poison::none;
     std::optional<Time> available_at;
 
     std::optional<Time> next_attempt;
@@ -89,12 +93,26 @@ inline std::uint64_t bucket_hash_of(const SimRow& row, Ordering ordering) {
     return group_of(row, ordering).value_or(static_cast<std::uint64_t>(row.seq));
 }
 
+/// What the broker said about one message.
+enum class Verdict : std::uint8_t { none, ack, nack, returned, poison };
+
 /// What the messages of one world have been through, for the final account.
 struct SimLedger {
-    std::map<std::int64_t, std::size_t> copies;            ///< stored in the broker, by row
-    std::map<std::int64_t, std::int32_t> charges;          ///< nacks, returns, deaths, by row
-    std::set<std::pair<std::string, std::int64_t>> sent;   ///< by claim token and row
-    std::set<std::pair<std::string, std::int64_t>> acked;  ///< by claim token and row
+    std::map<std::int64_t, std::size_t> copies;           ///< stored in the broker, by row
+    std::map<std::int64_t, std::int32_t> charges;         ///< nacks, returns, deaths, by row
+    std::set<std::pair<std::string, std::int64_t>> sent;  ///< by claim token and row
+    /// What the broker said of exactly that message, by claim token and row.
+    std::map<std::pair<std::string, std::int64_t>, Verdict> verdicts;
+    /// What drainers were told of exchanges: that there is none, that it refuses.
+    std::set<std::pair<std::string, std::size_t>> told_missing;
+    std::set<std::pair<std::string, std::size_t>> told_refusing;
+    std::set<std::pair<std::string, std::string>> isolations;  ///< by drainer and cause
+    std::size_t closes = 0;      ///< of channels, and of connections over a message
+    std::size_t held = 0;        ///< rows put off uncharged
+    std::size_t found = 0;       ///< rows charged for a close
+    std::size_t neighbours = 0;  ///< unconfirmed on a channel that was closed over another one
+    std::size_t protocol_errors = 0;
+    std::size_t events = 0;             ///< heard from brokers
     std::set<std::int64_t> poisoned;    ///< charged because a drainer died alone with them
     std::size_t may_be_sent_again = 0;  ///< sum of the windows that faults have cut off
     std::size_t faults = 0;
@@ -125,7 +143,9 @@ struct SimRowOptions {
     double bad = 0.02;
     double killer = 0;
     double scheduled = 0;
-    std::size_t writers = 5;  ///< open at a time
+    double poison = 0;
+    std::size_t exchanges = 1;  ///< beside the default exchange
+    std::size_t writers = 5;    ///< open at a time
     std::size_t followers_at_once = 64;
 };
 
@@ -189,6 +209,8 @@ class SimDatabase {
                 dice.chance(options.without_key) ? -1 : static_cast<int>(dice.below(options.keys));
             row.bad = dice.chance(options.bad);
             row.killer = !row.bad && dice.chance(options.killer);
+            row.bytes = static_cast<std::size_t>(dice.between(1, dice.chance(0.1) ? 100 : 30));
+            choose_exchange(dice, options, row);
             if (dice.chance(options.scheduled)) {
                 row.available_at = row.next_attempt = now + Duration{dice.between(1, 5000)};
             }
@@ -197,6 +219,12 @@ class SimDatabase {
         }
         if (dice.chance(0.6)) {
             end_writer(at, dice.chance(0.9));
+        }
+    }
+    static void choose_exchange(Dice& dice, const SimRowOptions& options, SimRow& row) {
+        row.exchange = dice.chance(0.1) ? 0 : 1 + dice.below(options.exchanges);
+        if (dice.chance(options.poison)) {
+            row.poison = dice.chance(0.8) ? Poison::content : Poison::cut;
         }
     }
     void end_writer(std::size_t at, bool commit) {
@@ -296,6 +324,7 @@ class SimDatabase {
         }
         target.end = End::none;
         target.attempts = 0;
+        target.refused = false;
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;
