@@ -289,7 +289,7 @@ class SimLink {
                  .code = 541,
                  .text = "541 INTERNAL_ERROR",
                  .culprit = message.seq,
-                 .cause = row});
+                 .cause = row + ", connection"});
         } else {
             return true;
         }
