@@ -114,8 +114,12 @@ class SimLink {
         : dice_(dice), store_(std::move(store)) {}
 
     void open(SimBroker& broker) {
-        broker_ = &broker;
         serial++;
+        // What one broker refused, another may have taken meanwhile, so the first is trusted again.
+        visit_ = broker_ == nullptr || broker_ == &broker
+                     ? visit_
+                     : ", connection " + std::to_string(serial);
+        broker_ = &broker;
         ends_ = {};
         news_.clear();
         question_.reset();
@@ -260,7 +264,7 @@ class SimLink {
         const SimBroker::Exchange& exchange = broker_->exchanges[message.exchange];
         const std::string cause = "exchange " + name + " of broker " +
                                   std::to_string(broker_->index) + ", change " +
-                                  std::to_string(exchange.changes);
+                                  std::to_string(exchange.changes) + visit_;
         const std::string row = "row " + std::to_string(message.seq);
         if (exchange.access == Access::missing) {
             close(channel, message, 404, "NOT_FOUND - no exchange '" + name + "' in vhost '/'",
@@ -289,7 +293,7 @@ class SimLink {
                  .code = 541,
                  .text = "541 INTERNAL_ERROR",
                  .culprit = message.seq,
-                 .cause = row});
+                 .cause = row + ", connection"});
         } else {
             return true;
         }
@@ -365,6 +369,7 @@ class SimLink {
     std::deque<SimNews> news_;
     std::optional<std::size_t> question_;
     bool gone_ = true;
+    std::string visit_;
 };
 
 }  // namespace outbox::test

@@ -208,7 +208,7 @@ class SimProcess : public SimShell {
             link.known[news.exchange] = false;
             ledger_.told_missing.insert({owner, news.exchange});
             ledger_.told_refusing.insert({owner, news.exchange});
-        } else if (culprit->bytes > link.broker().limit) {
+        } else if (news.code == 406 && culprit->bytes > link.broker().limit) {
             link.told_limit = link.broker().limit;
         } else {
             if (news.code == 403) {
@@ -255,8 +255,12 @@ class SimProcess : public SimShell {
         ledger_.closes++;
         if (unconfirmed > 1) {
             ledger_.neighbours += unconfirmed - 1;
-            EXPECT_TRUE(ledger_.isolations.insert({owner, news.cause}).second)
-                << "P4: the neighbours of a known culprit are sent again: " << news.cause << ", "
+            const std::string cause =
+                news.cause + (news.kind == SimNews::Kind::gone
+                                  ? ", charge " + std::to_string(ledger_.charges[news.culprit])
+                                  : "");
+            EXPECT_TRUE(ledger_.isolations.insert({owner, cause}).second)
+                << "P4: the neighbours of a known culprit are sent again: " << cause << ", "
                 << unconfirmed << " unconfirmed";
         }
     }

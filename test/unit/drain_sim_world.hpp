@@ -586,7 +586,7 @@ class SimWorld {
             }
             if (row.killer && row.end != End::discarded) {
                 EXPECT_EQ(row.end, End::dead) << "row " << row.seq << " kills drainers";
-            } else if (row.bad && row.end != End::discarded) {
+            } else if (row.bad && row.end != End::discarded && !options_.fail_missing) {
                 EXPECT_EQ(row.end, End::rejected) << row.seq;
             } else if (row.poison != Poison::none && row.end != End::discarded &&
                        row.end != End::rejected) {

@@ -31,6 +31,11 @@ SimWorldOptions any_world(std::uint64_t seed) {
     options.pauses = dice.chance(0.3);
     options.scheduled = dice.chance(0.3);
     options.reorders = dice.chance(0.2);
+    options.poison = dice.chance(0.5);
+    options.exchanges = dice.chance(0.5);
+    options.limits = dice.chance(0.4);
+    options.fail_missing = dice.chance(0.3);
+    options.brokers = static_cast<std::size_t>(dice.between(1, 3));
     options.drainers = static_cast<std::size_t>(dice.between(1, 3));
     options.ordering = dice.chance(0.5) ? Ordering::per_key : static_cast<Ordering>(dice.below(4));
     return options;
