@@ -220,6 +220,8 @@ class Drain {
     DrainerState state() const;
     std::size_t in_flight() const noexcept { return tags_.open_count() + trial_tags_.open_count(); }
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
+    /// How many outcomes are known and not written.
+    std::size_t outcomes() const noexcept { return published_ + failed_; }
     bool stopping() const noexcept { return stopping_; }
     /// Whether a message was sent under this tag and is not confirmed.
     bool is_unconfirmed(Channel channel, std::uint64_t tag) const;

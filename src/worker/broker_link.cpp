@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/message.hpp"
+#include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/password_file.hpp"
 #include "postgres/wait.hpp"
@@ -351,6 +352,7 @@ void BrokerLink::became_ready(Time now) {
     failures_ = 0;
     reported_failure_.clear();
     reported_close_.clear();
+    postgres::inject(postgres::Phase::connected);
 }
 
 // By value: what the connection says of its failure goes with the connection.
