@@ -185,6 +185,8 @@ SimWorldOptions refusing_world(std::uint64_t seed) {
 SimWorldOptions reordering_world(std::uint64_t seed) {
     SimWorldOptions options = any_world(seed);
     options.faults = options.reorders = true;
+    options.poison = options.exchanges = options.limits = false;
+    options.brokers = 1;
     return options;
 }
 
@@ -220,6 +222,7 @@ int worlds_until_found(const Flaw& flaw, int most) {
             EXPECT_TRUE(flaw.world != busy_world_by_the_rules || world.ledger.swept == 0);
         }
         if (failures.size() > 0) {
+            std::cout << failures.GetTestPartResult(0).message() << "\n";
             return i + 1;
         }
     }
