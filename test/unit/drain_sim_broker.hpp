@@ -66,6 +66,9 @@ struct SimMessage {
     Poison poison = Poison::none;
     bool mandatory = false;
     Time sent_at{};
+    // What the machine knows it by.
+    Channel as_channel = Channel::main;
+    std::uint64_t as_tag = 0;
     Stage stage = Stage::on_its_way;
     bool refused = false;   ///< it gets a nack
     bool returned = false;  ///< no queue wants it
