@@ -21,6 +21,12 @@ void Reconnect::set_brokers(Time now, std::size_t count) {
     hurry(now);
 }
 
+// A connection that was made and is closed in peace does not shorten the pace either.
+void Reconnect::attempted(Time now) noexcept {
+    attempted_ = now;
+    at_ = now + PACE;
+}
+
 void Reconnect::failed(Time now, bool configuration, bool was_healthy, Random& random) {
     if (was_healthy) {
         failures_ = misconfigured_ = 0;
@@ -40,7 +46,7 @@ void Reconnect::failed(Time now, bool configuration, bool was_healthy, Random& r
 }
 
 void Reconnect::hurry(Time now) noexcept {
-    at_ = std::min(std::max(at_, now), std::max(now, attempted_ + PACE));
+    at_ = std::min(at_, std::max(now, attempted_ + PACE));
 }
 
 }  // namespace outbox

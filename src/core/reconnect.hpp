@@ -16,7 +16,7 @@ class Reconnect {
     /// The one that is to be tried, or was last.
     std::size_t broker() const noexcept { return broker_; }
     Time at() const noexcept { return at_; }
-    void attempted(Time now) noexcept { attempted_ = now; }
+    void attempted(Time now) noexcept;
     /// The attempt failed or the connection was lost. `configuration`: nothing will change there
     /// until somebody acts. `was_healthy`: the connection had lived for a while.
     void failed(Time now, bool configuration, bool was_healthy, Random& random);

@@ -17,6 +17,7 @@
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
 #include "drain_seed.hpp"
+#include "drain_sim_broker.hpp"
 
 namespace outbox::test {
 
@@ -39,13 +40,17 @@ struct SimRow {
     int key = -1;         ///< -1: none
     bool bad = false;     ///< cannot be sent as it is
     bool killer = false;  ///< whoever publishes it dies
+    std::size_t exchange = 1;
+    std::size_t bytes = 20;
+    Poison poison = Poison::none;
     std::optional<Time> available_at;
 
     std::optional<Time> next_attempt;
     End end = End::none;
     std::int32_t attempts = 0;
     std::string last_error;
-    std::string token;  ///< of the claim; empty: free
+    std::string token;       ///< of the claim; empty: free
+    std::string taken_from;  ///< the last claim that lost it
     Time leased_at{};
 
     bool locked = false;  ///< by somebody who takes his time
@@ -89,12 +94,26 @@ inline std::uint64_t bucket_hash_of(const SimRow& row, Ordering ordering) {
     return group_of(row, ordering).value_or(static_cast<std::uint64_t>(row.seq));
 }
 
+/// What the broker said about one message.
+enum class Verdict : std::uint8_t { none, ack, nack, returned, poison };
+
 /// What the messages of one world have been through, for the final account.
 struct SimLedger {
-    std::map<std::int64_t, std::size_t> copies;            ///< stored in the broker, by row
-    std::map<std::int64_t, std::int32_t> charges;          ///< nacks, returns, deaths, by row
-    std::set<std::pair<std::string, std::int64_t>> sent;   ///< by claim token and row
-    std::set<std::pair<std::string, std::int64_t>> acked;  ///< by claim token and row
+    std::map<std::int64_t, std::size_t> copies;           ///< stored in the broker, by row
+    std::map<std::int64_t, std::int32_t> charges;         ///< nacks, returns, deaths, by row
+    std::set<std::pair<std::string, std::int64_t>> sent;  ///< by claim token and row
+    /// What the broker said of exactly that message, by claim token and row.
+    std::map<std::pair<std::string, std::int64_t>, Verdict> verdicts;
+    /// What drainers were told of exchanges: that there is none, that it refuses.
+    std::set<std::pair<std::string, std::size_t>> told_missing;
+    std::set<std::pair<std::string, std::size_t>> told_refusing;
+    std::set<std::pair<std::string, std::string>> isolations;  ///< by drainer and cause
+    std::size_t closes = 0;      ///< of channels, and of connections over a message
+    std::size_t held = 0;        ///< rows put off uncharged
+    std::size_t found = 0;       ///< rows charged for a close
+    std::size_t neighbours = 0;  ///< unconfirmed on a channel that was closed over another one
+    std::size_t protocol_errors = 0;
+    std::size_t events = 0;             ///< heard from brokers
     std::set<std::int64_t> poisoned;    ///< charged because a drainer died alone with them
     std::size_t may_be_sent_again = 0;  ///< sum of the windows that faults have cut off
     std::size_t faults = 0;
@@ -125,7 +144,10 @@ struct SimRowOptions {
     double bad = 0.02;
     double killer = 0;
     double scheduled = 0;
-    std::size_t writers = 5;  ///< open at a time
+    double poison = 0;
+    double flushed = 0.7;       ///< commits of producers
+    std::size_t exchanges = 1;  ///< beside the default exchange
+    std::size_t writers = 5;    ///< open at a time
     std::size_t followers_at_once = 64;
 };
 
@@ -152,12 +174,29 @@ class SimDatabase {
     }
     /// Keeps others from changing it, without a change.
     void lock(std::int64_t seq) { change(seq); }
-    void commit() {
+    /// `flush`: with all that was committed before, it survives a crash of the server.
+    void commit(bool flush = true) {
         for (const SimRow& before : undo_) {
             row(before.seq).changing = false;
         }
+        if (flush) {
+            not_flushed_.clear();
+        } else {
+            not_flushed_.insert(not_flushed_.end(), undo_.begin(), undo_.end());
+        }
         undo_.clear();
         clock++;
+    }
+    /// A crash of the server: what was not flushed never happened.
+    void crash() {
+        while (!open.empty()) {
+            end_writer(0, false);
+        }
+        for (auto before = not_flushed_.rbegin(); before != not_flushed_.rend(); ++before) {
+            row(before->seq) = *before;
+        }
+        not_flushed_.clear();
+        buckets = new_bucket_map();
     }
     void abort() {
         for (const SimRow& before : undo_) {
@@ -189,6 +228,8 @@ class SimDatabase {
                 dice.chance(options.without_key) ? -1 : static_cast<int>(dice.below(options.keys));
             row.bad = dice.chance(options.bad);
             row.killer = !row.bad && dice.chance(options.killer);
+            row.bytes = static_cast<std::size_t>(dice.between(1, dice.chance(0.1) ? 100 : 30));
+            choose_exchange(dice, options, row);
             if (dice.chance(options.scheduled)) {
                 row.available_at = row.next_attempt = now + Duration{dice.between(1, 5000)};
             }
@@ -196,13 +237,26 @@ class SimDatabase {
             rows.push_back(row);
         }
         if (dice.chance(0.6)) {
-            end_writer(at, dice.chance(0.9));
+            end_writer(at, dice.chance(0.9), dice.chance(options.flushed));
         }
     }
-    void end_writer(std::size_t at, bool commit) {
+    static void choose_exchange(Dice& dice, const SimRowOptions& options, SimRow& row) {
+        row.exchange = dice.chance(0.1) ? 0 : 1 + dice.below(options.exchanges);
+        if (dice.chance(options.poison)) {
+            row.poison = dice.chance(0.8) ? Poison::content : Poison::cut;
+        }
+    }
+    /// `flush`: false with synchronous_commit = off.
+    void end_writer(std::size_t at, bool commit, bool flush = true) {
         clock++;
         for (std::int64_t seq : open[at].written) {
-            row(seq).committed_at = commit ? clock : 0;
+            if (commit) {
+                not_flushed_.push_back(row(seq));
+                row(seq).committed_at = clock;
+            }
+        }
+        if (commit && flush) {
+            not_flushed_.clear();
         }
         open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
     }
@@ -294,8 +348,10 @@ class SimDatabase {
         if (!is_at_hand(target) || !target.visible() || (!ended && !failed)) {
             return false;
         }
+        not_flushed_.clear();
         target.end = End::none;
         target.attempts = 0;
+        target.refused = false;
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;
@@ -316,10 +372,17 @@ class SimDatabase {
         if (waits || target.locked || !target.unended() || !target.token.empty()) {
             return false;
         }
+        not_flushed_.clear();
         target.end = End::discarded;
         target.next_attempt.reset();
         release_of_others(target, now);
         return true;
+    }
+
+    /// An operator takes a claim away.
+    void give_back(std::int64_t seq) {
+        not_flushed_.clear();
+        row(seq).token.clear();
     }
 
     /// By hand, past all rules.
@@ -327,6 +390,7 @@ class SimDatabase {
         if (!is_at_hand(row(seq)) || !row(seq).unended()) {
             return false;
         }
+        not_flushed_.clear();
         row(seq).deleted = true;
         clock++;
         return true;
@@ -390,6 +454,7 @@ class SimDatabase {
     }
 
     std::vector<SimRow> undo_;
+    std::vector<SimRow> not_flushed_;  ///< how rows were before, oldest first
 };
 
 }  // namespace outbox::test

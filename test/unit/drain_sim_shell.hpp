@@ -15,6 +15,7 @@
 
 #include "drain_sim_claim.hpp"
 #include "drain_sim_database.hpp"
+#include "drain_sim_marks.hpp"
 
 namespace outbox::test {
 
@@ -43,6 +44,7 @@ class SimShell {
           dice_(dice),
           options_(std::move(options)),
           settings_(options_.settings),
+          marks_(database, ledger, settings_, owner, options_.deviation),
           killer_jitter_(dice.below(1U << 30U)) {
         database_.alive.insert(owner);
         drain.hold_claims(true);
@@ -104,7 +106,7 @@ class SimShell {
         std::optional<std::int64_t> floor;
         bool ok = begin() && write_plan(plan, now, marked);
         std::optional<std::int64_t> woken_to;
-        if (ok && plan.wake_held.has_value()) {
+        if (ok && plan.wake_held.has_value() && !is(Deviation::never_wakes_held)) {
             woken_to = database_.wake_held(*plan.wake_held, now, options_.held_at_once);
         }
         floor = ok ? floor_if_due(now, marked.lost.empty()) : std::nullopt;
@@ -123,7 +125,7 @@ class SimShell {
             write_floor(*floor);
         }
         pause_relay(plan.pause);
-        database_.commit();
+        commit();
         settle(marked);
         finish_claim(now, plan, token, claim, woken_to);
         look_again_at(marked);
@@ -157,12 +159,9 @@ class SimShell {
     SimShellOptions options_;
 
   private:
-    struct Marked {
-        std::vector<std::int64_t> hit;
-        std::vector<std::int64_t> lost;
-        std::vector<std::int64_t> given_back;
-    };
+    using Marked = SimMarked;
 
+    void commit() { database_.commit(!is(Deviation::commits_not_flushed)); }
     bool begin() { return !database_.down && !dice_.chance(transaction_failure / 2); }
     Ordering ordering() const { return drain.settings().ordering; }
 
@@ -279,91 +278,9 @@ class SimShell {
                 }};
     }
 
-    // A row that somebody has locked makes the transaction fail, after lock_timeout.
-    bool write_marks(const BatchMarks& marks, Time now, Marked& marked) {
-        bool ok = true;
-        const auto each = [&](std::int64_t seq, auto&& mark) {
-            const SimRow& row = database_.row(seq);
-            ok = ok && !row.locked;
-            if (row.unended() && row.token == marks.token) {
-                mark(database_.change(seq));
-                marked.hit.push_back(seq);
-            } else {
-                marked.lost.push_back(seq);
-            }
-        };
-        const auto end = [](SimRow& row, End how) {
-            row.end = how;
-            row.token.clear();
-            row.next_attempt.reset();
-        };
-        for (std::int64_t seq : marks.published) {
-            each(seq, [&](SimRow& row) {
-                EXPECT_TRUE(ledger_.acked.contains({marks.token, seq}))
-                    << seq << " is marked published without an ack";
-                end(row, End::published);
-            });
-        }
-        for (const FailedMark& mark : marks.failed) {
-            each(mark.seq, [&](SimRow& row) { put_off(row, mark, now); });
-        }
-        for (const EndedMark& mark : marks.ended) {
-            const bool dead = mark.outcome == EndedMark::Outcome::dead;
-            each(mark.seq, [&](SimRow& row) {
-                row.attempts += dead ? 1 : 0;
-                row.last_error = mark.error;
-                check_dead(row, dead);
-                end(row, dead ? End::dead : End::rejected);
-            });
-        }
-        for (std::int64_t seq : marks.deferred) {
-            each(seq, [&](SimRow& row) {
-                row.next_attempt = NEVER;
-                row.token.clear();
-            });
-        }
-        for (std::int64_t seq : marks.released) {
-            each(seq, [&](SimRow& row) {
-                row.token.clear();
-                marked.given_back.push_back(seq);
-            });
-        }
-        for (std::int64_t seq : marks.renewed) {
-            each(seq, [&](SimRow& row) { row.leased_at = now; });
-        }
-        return ok;
-    }
-
-    void put_off(SimRow& row, const FailedMark& mark, Time now) {
-        row.last_error = mark.error;
-        if (mark.charged) {
-            charge(row, now + mark.delay);
-        } else {
-            row.next_attempt = now + mark.delay;
-            row.token.clear();
-        }
-    }
-
-    void charge(SimRow& row, Time due) {
-        row.attempts++;
-        EXPECT_LE(row.attempts, ledger_.charges[row.seq]) << row.seq << " is charged for nothing";
-        EXPECT_TRUE(settings_.max_attempts == 0 || row.attempts < settings_.max_attempts)
-            << row.seq << " should be dead";
-        row.next_attempt = due;
-        row.token.clear();
-    }
-
-    void check_dead(const SimRow& row, bool dead) {
-        EXPECT_EQ(dead, !row.bad) << row.seq;
-        EXPECT_LE(row.attempts, ledger_.charges[row.seq]) << row.seq << " is charged for nothing";
-        if (dead) {
-            EXPECT_EQ(row.attempts, settings_.max_attempts) << row.seq << " is dead too soon";
-        }
-    }
-
     bool write_plan(const TransactionPlan& plan, Time now, Marked& marked) {
         for (const BatchMarks& marks : plan.marks) {
-            if (!write_marks(marks, now, marked)) {
+            if (!marks_.write(marks, now, marked)) {
                 return false;
             }
         }
@@ -479,12 +396,13 @@ class SimShell {
                 return;
             }
             Marked marked;
-            if (!begin() || dice_.chance(transaction_failure) || !write_marks(marks, now, marked)) {
+            if (!begin() || dice_.chance(transaction_failure) ||
+                !marks_.write(marks, now, marked)) {
                 database_.abort();
                 result.unwritten.push_back(seq);
                 return;
             }
-            database_.commit();
+            commit();
             settle(marked);
             look_again_at(marked);
         };
@@ -508,7 +426,7 @@ class SimShell {
         if (result.unwritten.empty() && result.untried.empty() && begin()) {
             follow_up(plan.release_behind, now);
             pause_relay(plan.pause);
-            database_.commit();
+            commit();
         }
         hand_over(now, result);
     }
@@ -541,7 +459,7 @@ class SimShell {
             database_.abort();
             return false;
         }
-        database_.commit();
+        commit();
         released = seqs.size();
         note_taken_back(released);
         return true;
@@ -564,7 +482,7 @@ class SimShell {
             database_.abort();
             return false;
         }
-        database_.commit();
+        commit();
         for (std::int64_t seq : released) {
             lane_.add_hole(seq);
         }
@@ -630,7 +548,7 @@ class SimShell {
                 ledger_.taken_back++;
                 ledger_.may_be_sent_again +=
                     !is_dead(token) && ledger_.sent.contains({token, seq}) ? 1 : 0;
-                row.token.clear();
+                row.taken_from = std::exchange(row.token, {});
                 released.push_back(seq);
             }
             if (is_dead(token) && !is(Deviation::no_search_for_killers)) {
@@ -644,6 +562,7 @@ class SimShell {
         SimRow& row = database_.change(seq);
         ledger_.poisoned.insert(seq);
         ledger_.charges[seq]++;
+        row.last_error = "poison: the drainer ended while it had this event alone in hand";
         if (settings_.max_attempts > 0 && row.attempts + 1 >= settings_.max_attempts) {
             row.attempts++;
             row.end = End::dead;
@@ -651,7 +570,7 @@ class SimShell {
             row.next_attempt.reset();
             follow_up({seq}, now);
         } else {
-            charge(row, now + settings_.retry.delay(row.attempts + 1, killer_jitter_));
+            marks_.charge(row, now + settings_.retry.delay(row.attempts + 1, killer_jitter_));
         }
         drain.suspect(1);
     }
@@ -678,7 +597,7 @@ class SimShell {
         if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
             called += call_stranded_groups(now);
         }
-        database_.commit();
+        commit();
         if (called > 0) {
             drain.woken();
         }
@@ -745,6 +664,7 @@ class SimShell {
     }
 
     DrainSettings settings_;
+    SimMarks marks_;
     std::optional<DrainSettings> server_settings_;
     Random killer_jitter_;
     FreshLane lane_;
