@@ -65,11 +65,8 @@ Session::Progress Session::advance_tls() {
     switch (link_.stream().secure()) {
         case Stream::Progress::in_progress:
             return Progress::in_progress;
-        case Stream::Progress::failed: {
-            Failure reason = link_.stream().failure();
-            reason.text += " in the TLS handshake";
-            return fail(std::move(reason));
-        }
+        case Stream::Progress::failed:
+            return fail(link_.stream().failure());
         case Stream::Progress::done:
             break;
     }
