@@ -72,7 +72,7 @@ std::string uri_problem(const BrokerUri& uri, const DrainSettings& settings) {
     if (!uri.tls.has_value()) {
         return "";
     }
-    if (uri.tls->mode == SslMode::require) {
+    if (uri.tls->mode == SslMode::require && uri.tls->root_cert.empty()) {
         return display_name(uri) +
                ": sslmode=require (verify=verify_none) encrypts, but talks to whoever answers; use "
                "verify-full";
