@@ -7,6 +7,7 @@
 
 #include "core/broker_uri.hpp"
 #include "postgres/guard.hpp"
+#include "postgres/inject_fault.hpp"
 
 extern "C" {
 #include "utils/guc.h"
@@ -482,6 +483,7 @@ void define_settings(bool) {
     define_timeouts();
     define_retry_settings();
     define_retention_settings();
+    define_inject_fault();
     MarkGUCPrefixReserved("outbox_drainer");
 }
 
