@@ -30,6 +30,14 @@ Command Drain::next(Time now) {
     if (blocked_) {
         last_blocked_ = now;
     }
+    if (nacks_.wants_another() && in_flight() == 0 && link_ == Link::up && !stopping_) {
+        nacks_.renewed(now);
+        return {.kind = Command::Kind::disconnect,
+                .until = now,
+                .reason =
+                    "it refused again what it had refused before; another connection may do "
+                    "better"};
+    }
     if (std::optional<std::string> reason = fault(now)) {
         return {.kind = Command::Kind::disconnect, .until = now, .reason = *reason};
     }
@@ -124,6 +132,7 @@ void Drain::connection_closed(Time now) {
     give_up_sent();
     give_up_unsent();
     forget_isolation();
+    nacks_.forget();
 }
 
 void Drain::blocked() {
@@ -288,6 +297,7 @@ void Drain::settle_row(Time now, std::size_t index, bool ack) {
         to_renew_--;
     }
     if (!ack) {
+        nacks_.nacked(now, row.event->seq);
         fail(now, index, "nack", "the broker refused the message");
     } else if (row.returned) {
         fail(now, index, "unroutable", std::exchange(row.error, {}));
