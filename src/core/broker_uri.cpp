@@ -4,8 +4,11 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
+#include <system_error>
 #include <utility>
 
+#include "core/broker_uri_query.hpp"
+#include "core/percent_encoding.hpp"
 #include "core/text_limits.hpp"
 
 namespace outbox {
@@ -18,7 +21,9 @@ using Problem = std::optional<std::string>;
 
 constexpr std::string_view SCHEME_END = "://";
 constexpr std::string_view HIDDEN = "****";
-constexpr std::string_view HEX_DIGITS = "0123456789ABCDEF";
+constexpr std::string_view BLANKS = " \t\r\n";
+constexpr std::size_t MOST_URIS = 16;
+constexpr std::uint16_t TLS_PORT = 5671;
 
 /// The raw, still encoded pieces of a URI. A piece that is absent is nullopt, unlike an empty one.
 struct Pieces {
@@ -27,6 +32,7 @@ struct Pieces {
     std::string_view host;
     std::optional<std::string_view> port;
     std::optional<std::string_view> vhost;
+    std::optional<std::string_view> query;
 };
 
 std::string lower_case(std::string_view text) {
@@ -39,35 +45,26 @@ std::string lower_case(std::string_view text) {
     return lower;
 }
 
-bool is_control_or_space(char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte <= 0x20 || byte == 0x7f;
-}
-
-Problem find_scheme_problem(std::string_view text, std::size_t scheme_end) {
-    if (scheme_end == std::string_view::npos) {
-        return "it does not begin with amqp://";
-    }
-    const std::string scheme = lower_case(text.substr(0, scheme_end));
+/// Reads "amqp" or "amqps", in letters of any case.
+Problem read_scheme(std::string_view text, std::size_t scheme_end, BrokerUri& out) {
+    const std::string scheme =
+        scheme_end == std::string_view::npos ? "" : lower_case(text.substr(0, scheme_end));
     if (scheme == "amqps") {
-        return "amqps:// (TLS) is not supported yet";
-    }
-    if (scheme != "amqp") {
-        return "it does not begin with amqp://";
+        out.tls.emplace();
+        out.port = TLS_PORT;
+    } else if (scheme != "amqp") {
+        return "it does not begin with amqp:// or amqps://";
     }
     return std::nullopt;
 }
 
-/// Characters that have no place in an AMQP URI as they are, or none yet.
+/// Characters that have no place in an AMQP URI as they are.
 Problem find_character_problem(std::string_view rest) {
     if (std::any_of(rest.begin(), rest.end(), is_control_or_space)) {
         return "it contains a space or a control character, which must be percent-encoded";
     }
     if (rest.find(',') != std::string_view::npos) {
-        return "a list of URIs is not supported yet (a comma in a name or password is written %2C)";
-    }
-    if (rest.find('?') != std::string_view::npos) {
-        return "query parameters are not supported yet (a ? in a name or password is written %3F)";
+        return "it contains a comma, which must be written %2C";
     }
     if (rest.find('#') != std::string_view::npos) {
         return "it contains a #, which must be written %23";
@@ -118,14 +115,23 @@ Problem split_authority(std::string_view text, Pieces& pieces) {
 
 /// Cuts what follows "amqp://" into its pieces.
 Problem split(std::string_view rest, Pieces& pieces) {
+    const std::size_t question = rest.find('?');
+    if (question != std::string_view::npos) {
+        pieces.query = rest.substr(question + 1);
+        // An unencoded ? in a password moves the rest of it, @ and all, into the query.
+        if (pieces.query->find('@') != std::string_view::npos) {
+            return "it contains a ? before the @ (in a user name or password it is written %3F), "
+                   "or an @ in a query parameter (written %40)";
+        }
+        rest = rest.substr(0, question);
+    }
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos) {
         const std::string_view path = rest.substr(slash + 1);
-        // An unencoded / in a password moves the rest of it, @ and all, into the path.
+        // Likewise an unencoded /.
         if (path.find('@') != std::string_view::npos) {
             return "it contains a / before the @ (in a user name or password it is written %2F), "
-                   "or "
-                   "an @ in the vhost (written %40)";
+                   "or an @ in the vhost (written %40)";
         }
         if (path.find('/') != std::string_view::npos) {
             return "the vhost contains a /, which is written %2F";
@@ -133,39 +139,6 @@ Problem split(std::string_view rest, Pieces& pieces) {
         pieces.vhost = path;
     }
     return split_authority(rest.substr(0, slash), pieces);
-}
-
-std::optional<unsigned char> decode_escape(std::string_view text) {
-    unsigned char byte = 0;
-    const char* const end = text.data() + text.size();
-    const auto result = std::from_chars(text.data(), end, byte, 16);
-    if (text.size() != 2 || result.ec != std::errc{} || result.ptr != end) {
-        return std::nullopt;
-    }
-    return byte;
-}
-
-Problem decode(std::string_view what, std::string_view text, std::string& out) {
-    std::string decoded;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '%') {
-            decoded += text[i];
-            continue;
-        }
-        const std::optional<unsigned char> byte = decode_escape(text.substr(i + 1, 2));
-        if (!byte) {
-            return "the " + std::string(what) +
-                   " contains a % without two hexadecimal digits (a % itself is written %25)";
-        }
-        // The client library takes C strings: a NUL would cut the value short.
-        if (*byte == 0) {
-            return "the " + std::string(what) + " contains %00";
-        }
-        decoded += static_cast<char>(*byte);
-        i += 2;
-    }
-    out = std::move(decoded);
-    return std::nullopt;
 }
 
 bool is_ipv6_address(std::string_view text) {
@@ -179,7 +152,7 @@ Problem read_host(std::string_view text, std::string& out) {
     }
     const bool in_brackets = text.front() == '[';
     const std::string_view name = in_brackets ? text.substr(1, text.size() - 2) : text;
-    if (Problem problem = decode("host", name, out)) {
+    if (Problem problem = decode_percent("host", name, out)) {
         return problem;
     }
     // A zone may follow the address, [fe80::1%25eth0].
@@ -209,19 +182,20 @@ Problem read_port(std::string_view text, std::uint16_t& out) {
 
 Problem read_login(const Pieces& pieces, BrokerUri& out) {
     if (pieces.user) {
-        if (Problem problem = decode("user name", *pieces.user, out.user)) {
+        out.has_user = true;
+        if (Problem problem = decode_percent("user name", *pieces.user, out.user)) {
             return problem;
         }
     }
     if (pieces.password) {
         out.has_password = true;
-        return decode("password", *pieces.password, out.password);
+        return decode_percent("password", *pieces.password, out.password);
     }
     return std::nullopt;
 }
 
 Problem read_vhost(std::string_view text, std::string& out) {
-    if (Problem problem = decode("vhost", text, out)) {
+    if (Problem problem = decode_percent("vhost", text, out)) {
         return problem;
     }
     if (out.size() > MAX_SHORT_STRING) {
@@ -233,7 +207,7 @@ Problem read_vhost(std::string_view text, std::string& out) {
 
 Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
     const std::size_t scheme_end = text.find(SCHEME_END);
-    if (Problem problem = find_scheme_problem(text, scheme_end)) {
+    if (Problem problem = read_scheme(text, scheme_end, out)) {
         return problem;
     }
     const std::string_view rest = text.substr(scheme_end + SCHEME_END.size());
@@ -252,7 +226,84 @@ Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
     if (Problem problem = read_port(pieces.port.value_or(""), out.port)) {
         return problem;
     }
-    return pieces.vhost ? read_vhost(*pieces.vhost, out.vhost) : std::nullopt;
+    if (pieces.vhost) {
+        if (Problem problem = read_vhost(*pieces.vhost, out.vhost)) {
+            return problem;
+        }
+    }
+    return read_query(pieces.query, out);
+}
+
+/// One of a list: the blanks around it belong to nobody.
+std::string_view trim(std::string_view text) {
+    const std::size_t start = text.find_first_not_of(BLANKS);
+    if (start == std::string_view::npos) {
+        return {};
+    }
+    return text.substr(start, text.find_last_not_of(BLANKS) + 1 - start);
+}
+
+/// The URIs of a list as they are written; always at least one.
+std::vector<std::string_view> split_list(std::string_view text) {
+    std::vector<std::string_view> uris;
+    for (std::size_t start = 0; start <= text.size();) {
+        const std::size_t end = std::min(text.find(',', start), text.size());
+        uris.push_back(trim(text.substr(start, end - start)));
+        start = end + 1;
+    }
+    return uris;
+}
+
+std::string ordinal(std::size_t number) {
+    const char* const ending = number == 1 ? "st" : number == 2 ? "nd" : number == 3 ? "rd" : "th";
+    return std::to_string(number) + ending;
+}
+
+/// One URI of a list, with the place in it for messages.
+Problem read_element(std::string_view text, std::size_t index, std::size_t count, Pieces& pieces,
+                     BrokerUri& out) {
+    if (count == 1) {
+        return read(text, pieces, out);
+    }
+    if (text.empty()) {
+        return "the " + ordinal(index + 1) + " URI of the list is empty";
+    }
+    Problem problem = read(text, pieces, out);
+    if (problem) {
+        problem->insert(0, "in the " + ordinal(index + 1) + " URI of the list, ");
+    }
+    return problem;
+}
+
+/// A comma that was not encoded cuts a password in two, and the halves would be misread in other
+/// ways first.
+Problem find_list_problem(const std::vector<std::string_view>& uris) {
+    if (uris.size() > MOST_URIS) {
+        return "it lists more than " + std::to_string(MOST_URIS) + " URIs";
+    }
+    for (std::size_t i = 1; i < uris.size(); ++i) {
+        if (!uris[i].empty() && uris[i].find(SCHEME_END) == std::string_view::npos) {
+            return "what follows the " + ordinal(i) +
+                   " comma does not begin with amqp:// or amqps:// (a comma in a name or password "
+                   "is written %2C)";
+        }
+    }
+    return std::nullopt;
+}
+
+/// The list with the raw pieces of each URI, for redaction.
+Problem read_list(const std::vector<std::string_view>& uris, std::vector<Pieces>& pieces,
+                  std::vector<BrokerUri>& out) {
+    if (Problem problem = find_list_problem(uris)) {
+        return problem;
+    }
+    for (std::size_t i = 0; i < uris.size(); ++i) {
+        if (Problem problem =
+                read_element(uris[i], i, uris.size(), pieces.emplace_back(), out.emplace_back())) {
+            return problem;
+        }
+    }
+    return std::nullopt;
 }
 
 /// Where the scheme of an AMQP URI ends, "://" included; 0 when the text does not begin with one.
@@ -281,6 +332,7 @@ std::string redact_garbage(std::string_view text) {
         return std::string(HIDDEN);
     }
     const std::string_view plain = place.substr(0, place.find('?'));
+    // A comma makes it a list, in which a secret may be anywhere.
     if (!std::holds_alternative<BrokerUri>(parse_broker_uri("amqp://" + std::string(plain)))) {
         return redacted.append(HIDDEN);
     }
@@ -303,37 +355,39 @@ std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text) {
     return uri;
 }
 
+std::variant<std::vector<BrokerUri>, UriError> parse_broker_list(std::string_view text) {
+    std::vector<Pieces> pieces;
+    std::vector<BrokerUri> uris;
+    if (Problem problem = read_list(split_list(text), pieces, uris)) {
+        return UriError{std::move(*problem)};
+    }
+    return uris;
+}
+
 std::string redact_uri(std::string_view text) {
-    Pieces pieces;
-    BrokerUri uri;
-    if (read(text, pieces, uri)) {
+    std::vector<Pieces> list;
+    std::vector<BrokerUri> uris;
+    if (read_list(split_list(text), list, uris)) {
         return redact_garbage(text);
     }
-    std::string redacted(text);
-    if (pieces.password) {
-        const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
-        redacted.replace(position, pieces.password->size(), HIDDEN);
+    std::string redacted;
+    std::size_t shown = 0;
+    for (const Pieces& pieces : list) {
+        if (pieces.password) {
+            const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
+            redacted += text.substr(shown, position - shown);
+            redacted += HIDDEN;
+            shown = position + pieces.password->size();
+        }
     }
-    return redacted;
+    return redacted.append(text.substr(shown));
 }
 
 std::string display_name(const BrokerUri& uri) {
     const bool is_ipv6 = uri.host.find(':') != std::string::npos;
     const std::string host = is_ipv6 ? "[" + uri.host + "]" : uri.host;
-    const std::string raw = host + ":" + std::to_string(uri.port) + "/" + uri.vhost;
-    // Printable ASCII in every database encoding and in every log.
-    std::string name;
-    for (const char c : raw) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (is_control_or_space(c) || c == '%' || byte >= 0x80) {
-            name += '%';
-            name += HEX_DIGITS[byte >> 4];
-            name += HEX_DIGITS[byte & 0x0f];
-        } else {
-            name += c;
-        }
-    }
-    return name;
+    // Printable in every database encoding and in every log.
+    return encode_unprintable(host + ":" + std::to_string(uri.port) + "/" + uri.vhost);
 }
 
 }  // namespace outbox

@@ -116,8 +116,8 @@ Problem find_broker_problem(const DrainSettings& settings) {
     if (settings.broker_uri.empty()) {
         return std::nullopt;
     }
-    const std::variant<BrokerUri, UriError> uri = parse_broker_uri(settings.broker_uri);
-    if (const auto* error = std::get_if<UriError>(&uri)) {
+    const auto uris = parse_broker_list(settings.broker_uri);
+    if (const auto* error = std::get_if<UriError>(&uris)) {
         return setting("broker_uri") + " cannot be used: " + error->reason;
     }
     return std::nullopt;

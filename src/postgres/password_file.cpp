@@ -1,19 +1,25 @@
 #include "postgres/password_file.hpp"
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/password_lines.hpp"
+
 namespace outbox::postgres {
 
 namespace {
 
-constexpr std::size_t MAX_PASSWORD_FILE = 4096;
+constexpr std::size_t MAX_PASSWORD_FILE = 64 * 1024;
 
 class File {
   public:
@@ -32,20 +38,46 @@ class File {
     int fd_;
 };
 
+/// The text of the file; nothing of it stays in memory.
+class Contents {
+  public:
+    Contents() : bytes_(std::make_unique<Bytes>()) {}
+    ~Contents() { ::explicit_bzero(bytes_->data(), bytes_->size()); }
+    Contents(const Contents&) = delete;
+    Contents& operator=(const Contents&) = delete;
+
+    std::optional<PasswordError> read(int fd);
+    std::string_view text() const { return {bytes_->data(), length_}; }
+
+  private:
+    using Bytes = std::array<char, MAX_PASSWORD_FILE>;
+    std::unique_ptr<Bytes> bytes_;
+    std::size_t length_ = 0;
+};
+
 PasswordError system_failure() {
     char buffer[128];
     return {std::string("cannot be read: ") + ::strerror_r(errno, buffer, sizeof(buffer))};
 }
 
-}  // namespace
-
-std::variant<std::string, PasswordError> read_password_file(const std::string& path) {
-    const File file(path);
-    if (file.fd() < 0) {
-        return system_failure();
+std::optional<PasswordError> Contents::read(int fd) {
+    while (length_ < bytes_->size()) {
+        const ::ssize_t got = ::read(fd, bytes_->data() + length_, bytes_->size() - length_);
+        if (got == 0) {
+            return std::nullopt;
+        }
+        if (got > 0) {
+            length_ += static_cast<std::size_t>(got);
+        } else if (errno != EINTR) {
+            return system_failure();
+        }
     }
+    return PasswordError{"is too long"};
+}
+
+std::optional<PasswordError> find_file_problem(int fd) {
     struct stat status {};
-    if (::fstat(file.fd(), &status) != 0) {
+    if (fd < 0 || ::fstat(fd, &status) != 0) {
         return system_failure();
     }
     if (!S_ISREG(status.st_mode)) {
@@ -54,37 +86,26 @@ std::variant<std::string, PasswordError> read_password_file(const std::string& p
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
         return PasswordError{"may be accessed by group or others: chmod 0600"};
     }
-    char buffer[MAX_PASSWORD_FILE];
-    std::size_t length = 0;
-    for (;;) {
-        const ::ssize_t got = ::read(file.fd(), buffer + length, sizeof(buffer) - length);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return system_failure();
-        }
-        if (got == 0) {
-            break;
-        }
-        length += static_cast<std::size_t>(got);
-        if (length == sizeof(buffer)) {
-            return PasswordError{"is too long"};
-        }
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::variant<std::string, PasswordError> read_password_file(const std::string& path,
+                                                            const BrokerUri& uri) {
+    const File file(path);
+    if (std::optional<PasswordError> problem = find_file_problem(file.fd())) {
+        return std::move(*problem);
     }
-    std::string_view line(buffer, length);
-    line = line.substr(0, line.find('\n'));
-    if (!line.empty() && line.back() == '\r') {
-        line.remove_suffix(1);
+    Contents contents;
+    if (std::optional<PasswordError> problem = contents.read(file.fd())) {
+        return std::move(*problem);
     }
-    std::variant<std::string, PasswordError> result = std::string(line);
-    if (line.empty()) {
-        result = PasswordError{"has no password in its first line"};
-    } else if (line.find('\0') != std::string_view::npos) {
-        result = PasswordError{"has a NUL byte in its first line"};
+    auto found = find_password(contents.text(), uri);
+    if (auto* error = std::get_if<PasswordLineError>(&found)) {
+        return PasswordError{std::move(error->reason)};
     }
-    ::explicit_bzero(buffer, sizeof(buffer));
-    return result;
+    return std::get<std::string>(std::move(found));
 }
 
 }  // namespace outbox::postgres

@@ -3,16 +3,20 @@
 #include <string>
 #include <variant>
 
+#include "core/broker_uri.hpp"
+
 namespace outbox::postgres {
 
-/// Why a password file is not used, as in "is not a regular file"; does not name the file.
+/// Why a password file is not used, as in "is not a regular file"; does not name the file and
+/// repeats nothing of it.
 struct PasswordError {
     std::string reason;
 };
 
-/// Reads the first line of a password file. Refused: what is no regular file, what group or others
-/// may access, a NUL or an empty line. Read anew at each connect, so a rotated password needs no
-/// restart.
-std::variant<std::string, PasswordError> read_password_file(const std::string& path);
+/// Reads the password for a broker from a file (see find_password() for what may be in it).
+/// Refused: what is no regular file, and what group or others may access. Read anew at each
+/// connect, so a rotated password needs no restart.
+std::variant<std::string, PasswordError> read_password_file(const std::string& path,
+                                                            const BrokerUri& uri);
 
 }  // namespace outbox::postgres

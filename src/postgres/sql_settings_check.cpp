@@ -1,9 +1,13 @@
 // outbox.setting_problems(), the part of outbox.settings_check() that looks at values.
+#include <algorithm>
+#include <iterator>
+
 #include "postgres/prelude.hpp"
 
+#include "core/broker_advice.hpp"
 #include "core/broker_uri.hpp"
+#include "postgres/broker_files.hpp"
 #include "postgres/guard.hpp"
-#include "postgres/password_file.hpp"
 #include "postgres/settings.hpp"
 #include "postgres/shared_state.hpp"
 
@@ -17,32 +21,59 @@ namespace outbox::postgres {
 
 namespace {
 
-/// What is known of the settings, without any object that owns memory.
-struct Findings {
-    bool uri_set;
-    bool uri_has_password;
-    char password_file[256];  ///< empty: nothing wrong
-    char combination[512];    ///< likewise
+struct Finding {
+    const char* setting;
+    char problem[1024];
 };
+
+/// What is wrong, without any object that owns memory.
+struct Findings {
+    int count;
+    Finding list[32];
+
+    void add(const char* setting, std::string_view problem) {
+        if (count < static_cast<int>(std::size(list))) {
+            Finding& finding = list[count++];
+            finding.setting = setting;
+            const std::size_t length = std::min(problem.size(), sizeof(finding.problem) - 1);
+            memcpy(finding.problem, problem.data(), length);
+        }
+    }
+};
+
+void look_at_brokers(const DrainSettings& settings, Findings& findings) {
+    if (settings.broker_uri.empty()) {
+        findings.add("outbox_drainer.broker_uri", "not set: drainers are idle");
+    }
+    std::vector<BrokerUri> uris;
+    auto parsed = parse_broker_list(settings.broker_uri);
+    if (auto* list = std::get_if<std::vector<BrokerUri>>(&parsed)) {
+        uris = std::move(*list);
+    }
+    for (const std::string& advice : broker_advice(uris, !settings.password_file.empty())) {
+        findings.add("outbox_drainer.broker_uri", advice);
+    }
+    for (const std::string& problem : find_tls_file_problems(uris)) {
+        findings.add("outbox_drainer.broker_uri", problem);
+    }
+    if (settings.password_file.empty()) {
+        return;
+    }
+    if (uris.empty()) {
+        uris.emplace_back();  // the file can be looked at nevertheless
+    }
+    for (const std::string& problem : find_password_file_problems(settings.password_file, uris)) {
+        findings.add("outbox_drainer.password_file", problem);
+    }
+}
 
 Findings look_at_settings() {
     Findings findings{};
     entry_point([&] {
-        DrainSettings settings = current_settings();
-        findings.uri_set = !settings.broker_uri.empty();
-        std::variant<BrokerUri, UriError> uri = parse_broker_uri(settings.broker_uri);
-        if (const auto* parsed = std::get_if<BrokerUri>(&uri)) {
-            findings.uri_has_password = parsed->has_password;
-        }
-        if (!settings.password_file.empty()) {
-            const auto password = read_password_file(settings.password_file);
-            if (const auto* error = std::get_if<PasswordError>(&password)) {
-                strlcpy(findings.password_file, error->reason.c_str(),
-                        sizeof(findings.password_file));
-            }
-        }
-        if (std::optional<std::string> problem = find_problem(settings)) {
-            strlcpy(findings.combination, problem->c_str(), sizeof(findings.combination));
+        const DrainSettings settings = current_settings();
+        look_at_brokers(settings, findings);
+        if (const std::optional<std::string> problem = find_problem(settings)) {
+            findings.add("outbox_drainer", *problem);
         }
     });
     return findings;
@@ -54,26 +85,10 @@ void put(ReturnSetInfo* result, const char* name, const char* problem) {
     tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-void put_uri_problem(ReturnSetInfo* result, const Findings& findings) {
-    if (!findings.uri_set) {
-        put(result, "outbox_drainer.broker_uri", "not set: drainers are idle");
-    } else if (findings.uri_has_password) {
-        put(result, "outbox_drainer.broker_uri",
-            "the configuration file holds the password, and PostgreSQL writes a setting that was "
-            "changed "
-            "there to the log at reload; better put the password into "
-            "outbox_drainer.password_file");
-    }
-}
-
 void put_problems(ReturnSetInfo* result) {
-    Findings findings = look_at_settings();
-    put_uri_problem(result, findings);
-    if (findings.password_file[0] != '\0') {
-        put(result, "outbox_drainer.password_file", findings.password_file);
-    }
-    if (findings.combination[0] != '\0') {
-        put(result, "outbox_drainer", findings.combination);
+    const Findings findings = look_at_settings();
+    for (int i = 0; i < findings.count; i++) {
+        put(result, findings.list[i].setting, findings.list[i].problem);
     }
     if (shared_state() == nullptr) {
         put(result, "shared_preload_libraries",

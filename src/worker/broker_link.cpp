@@ -44,7 +44,7 @@ void BrokerLink::open(Time now, const DrainSettings& settings) {
     BrokerUri uri = std::get<BrokerUri>(std::move(parsed));
     broker_ = display_name(uri);
     if (!settings.password_file.empty()) {
-        auto password = postgres::read_password_file(settings.password_file);
+        auto password = postgres::read_password_file(settings.password_file, uri);
         if (const auto* error = std::get_if<postgres::PasswordError>(&password)) {
             lost(now, {amqp::FailureClass::configuration,
                        "password file \"" + settings.password_file + "\" " + error->reason});

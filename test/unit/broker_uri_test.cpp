@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace outbox {
 namespace {
@@ -43,6 +44,12 @@ const Accepted ACCEPTED[] = {
     {"amqp://u:p!$&'()*+;=-._~@h", "h", 5672, "u", "p!$&'()*+;=-._~", true, "/"},
     {"amqp://h/caf%C3%A9", "h", 5672, "guest", "guest", false, "caf\xc3\xa9"},
     {"amqp://10.1.2.3:5672/", "10.1.2.3", 5672, "guest", "guest", false, ""},
+    {"amqps://host", "host", 5671, "guest", "guest", false, "/"},
+    {"AMQPS://u:p@host:/v", "host", 5671, "u", "p", true, "v"},
+    {"amqps://host:5672", "host", 5672, "guest", "guest", false, "/"},
+    {"amqp://u:p@host?heartbeat=5", "host", 5672, "u", "p", true, "/"},
+    {"amqp://host/?heartbeat=5", "host", 5672, "guest", "guest", false, ""},
+    {"amqp://u:p%3F@host/v%3f?heartbeat=5", "host", 5672, "u", "p?", true, "v?"},
 };
 
 TEST(BrokerUri, AcceptsTheSpecification) {
@@ -56,6 +63,10 @@ TEST(BrokerUri, AcceptsTheSpecification) {
         EXPECT_EQ(uri->password, expected.password) << expected.text;
         EXPECT_EQ(uri->has_password, expected.has_password) << expected.text;
         EXPECT_EQ(uri->vhost, expected.vhost) << expected.text;
+        EXPECT_EQ(uri->has_user, std::string(expected.text).find('@') != std::string::npos)
+            << expected.text;
+        EXPECT_EQ(uri->tls.has_value(), expected.text[4] == 's' || expected.text[4] == 'S')
+            << expected.text;
     }
 }
 
@@ -71,12 +82,11 @@ const Refused REFUSED[] = {
     {"http://host", "does not begin with amqp://"},
     {"://host", "does not begin with amqp://"},
     {" amqp://host", "does not begin with amqp://"},
-    {"amqps://host", "TLS"},
-    {"AMQPS://host", "TLS"},
-    {"amqp://host?heartbeat=5", "query parameters"},
-    {"amqp://host/v?heartbeat=5", "query parameters"},
-    {"amqp://a,amqp://b", "list of URIs"},
-    {"amqp://a,b", "list of URIs"},
+    {"amqpss://host", "does not begin with amqp://"},
+    {"amqp:/host", "does not begin with amqp://"},
+    {"amqp://a,amqp://b", "%2C"},
+    {"amqp://u:a?b@h", "%3F"},
+    {"amqp://u:1?sslcert=b@h", "%3F"},
     {"amqp://ho st", "space"},
     {"amqp://host\n", "control character"},
     {"amqp://host#x", "%23"},
@@ -129,11 +139,66 @@ TEST(BrokerUri, LimitsTheVhost) {
 
 TEST(BrokerUri, ReasonsNeverQuoteASecret) {
     for (const char* text : {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
-                             "amqps://u:s3cret@h", "amqp://u:s3cret%@h", "amqp://u:s3cret#@h",
-                             "amqp://u:x?s3cret@h", "s3cret://h"}) {
+                             "amqps://u:s3cret@h?x=1", "amqp://u:s3cret%@h", "amqp://u:s3cret#@h",
+                             "amqp://u:x?s3cret@h", "amqp://h?password=s3cret", "amqp://h?x=s3cret",
+                             "amqp://h?s3cret=x", "amqp://h?heartbeat=s3cret", "s3cret://h"}) {
         const auto result = parse_broker_uri(text);
         ASSERT_TRUE(std::holds_alternative<UriError>(result)) << text;
         EXPECT_EQ(std::get<UriError>(result).reason.find("s3cret"), std::string::npos) << text;
+    }
+}
+
+std::vector<std::string> hosts_of(std::string_view text) {
+    std::vector<std::string> hosts;
+    const auto result = parse_broker_list(text);
+    if (const auto* uris = std::get_if<std::vector<BrokerUri>>(&result)) {
+        for (const BrokerUri& uri : *uris) {
+            hosts.push_back(uri.host);
+        }
+    }
+    return hosts;
+}
+
+TEST(BrokerList, KeepsTheOrder) {
+    using Hosts = std::vector<std::string>;
+    EXPECT_EQ(hosts_of("amqp://a"), (Hosts{"a"}));
+    EXPECT_EQ(hosts_of("amqp://a,amqps://b:1/v,amqp://u:p@c"), (Hosts{"a", "b", "c"}));
+    EXPECT_EQ(hosts_of("\t amqp://a ,\n amqp://b "), (Hosts{"a", "b"}));
+    EXPECT_EQ(hosts_of("amqp://u:p%2Cq@a/v%2cw,amqp://a"), (Hosts{"a", "a"}));
+}
+
+TEST(BrokerList, HasALimit) {
+    std::string text = "amqp://h";
+    for (int i = 1; i < 16; ++i) {
+        text += ",amqp://h";
+    }
+    EXPECT_EQ(hosts_of(text).size(), 16U);
+    const auto result = parse_broker_list(text + ",amqp://h");
+    ASSERT_TRUE(std::holds_alternative<UriError>(result));
+    EXPECT_EQ(std::get<UriError>(result).reason, "it lists more than 16 URIs");
+}
+
+const Refused REFUSED_LISTS[] = {
+    {"", "it does not begin with amqp://"},
+    {"amqp://ho st", "it contains a space"},
+    {"amqp://a,", "the 2nd URI of the list is empty"},
+    {",amqp://a", "the 1st URI of the list is empty"},
+    {"amqp://a, ,amqp://b", "the 2nd URI of the list is empty"},
+    {"amqp://a,amqp://b:x", "in the 2nd URI of the list, the port"},
+    {"amqp://a:x,amqp://b", "in the 1st URI of the list, the port"},
+    {"amqp://a,amqp://b,http://c", "in the 3rd URI of the list, it does not begin"},
+    {"amqp://a,amqp://a,amqp://a,amqp://b/%", "in the 4th URI of the list, the vhost"},
+    // A comma in a password, whose first half reads as a port.
+    {"amqp://u:12,34@h", "what follows the 1st comma does not begin"},
+    {"amqp://a,amqp://u:1?x=2,3@h", "what follows the 2nd comma does not begin"},
+};
+
+TEST(BrokerList, SaysWhichOneIsWrong) {
+    for (const Refused& refused : REFUSED_LISTS) {
+        const auto result = parse_broker_list(refused.text);
+        const auto* error = std::get_if<UriError>(&result);
+        ASSERT_NE(error, nullptr) << refused.text;
+        EXPECT_TRUE(error->reason.starts_with(refused.reason)) << error->reason;
     }
 }
 
@@ -151,12 +216,22 @@ const Redacted REDACTED[] = {
     {"amqp://user:@host", "amqp://user:****@host"},
     {"amqp://us3cret:us3cret@us3cret", "amqp://us3cret:****@us3cret"},
     {"AMQP://user:a:s3cret@host", "AMQP://user:****@host"},
+    {"amqps://user:s3cret@host?sslmode=require", "amqps://user:****@host?sslmode=require"},
+    // Lists.
+    {"amqp://user:s3cret@a,amqp://user:s3cret@b", "amqp://user:****@a,amqp://user:****@b"},
+    {" amqp://a , amqps://user:s3cret@b/v ", " amqp://a , amqps://user:****@b/v "},
+    {"amqp://s3cretuser:s3cret@a, amqp://b", "amqp://s3cretuser:****@a, amqp://b"},
     // Refused texts: the login is hidden whole, the place is shown when it reads as one.
-    {"amqps://user:s3cret@host:5671/v", "amqps://****@host:5671/v"},
-    {"amqps://host:5671/v", "amqps://host:5671/v"},
+    {"amqps://user:s3cret@host:5671/v?x=1", "amqps://****@host:5671/v?****"},
+    {"amqps://host/v?password=s3cret", "amqps://host/v?****"},
     {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
-    {"amqp://user:s3cret@a,amqp://user:s3cret@b", "amqp://****@b"},
+    {"amqps://user:1?password=s3cret", "amqps://user:1?****"},
+    {"amqp://user:1?s3cret=a@host", "amqp://****@host"},
     {"amqp://user:s3cret@a,amqp://user:s3cret", "amqp://****@****"},
+    {"amqp://user:s3%cret@a,amqp://user:1234", "amqp://****@****"},
+    {"amqp://user:12,s3cret@a", "amqp://****@a"},
+    {"amqp://user:12,34", "amqp://****"},
+    {"amqp://user:s3cret@a,", "amqp://****@****"},
     {"amqp://user:p/s3cret@host/v", "amqp://****@host/v"},
     {"amqp://user:1234/s3cret@host", "amqp://****@host"},
     {"amqp://user:s3cret@x@host", "amqp://****@host"},
@@ -184,10 +259,11 @@ TEST(BrokerUri, DisplayNameCarriesNoLogin) {
         const char* text;
         const char* name;
     };
-    for (const Case& c : {Case{"amqp://user:s3cret@host:1234/orders", "host:1234/orders"},
-                          Case{"amqp://", "localhost:5672//"}, Case{"amqp://host/", "host:5672/"},
-                          Case{"amqp://[::1]:1/v", "[::1]:1/v"},
-                          Case{"amqp://h/a%0A%25%C3%A9", "h:5672/a%0A%25%C3%A9"}}) {
+    for (const Case& c :
+         {Case{"amqp://user:s3cret@host:1234/orders", "host:1234/orders"},
+          Case{"amqp://", "localhost:5672//"}, Case{"amqp://host/", "host:5672/"},
+          Case{"amqp://[::1]:1/v", "[::1]:1/v"}, Case{"amqps://h/v?heartbeat=1", "h:5671/v"},
+          Case{"amqp://h/a%0A%25%C3%A9", "h:5672/a%0A%25%C3%A9"}}) {
         const auto result = parse_broker_uri(c.text);
         ASSERT_TRUE(std::holds_alternative<BrokerUri>(result)) << c.text;
         EXPECT_EQ(display_name(std::get<BrokerUri>(result)), c.name);
