@@ -35,7 +35,7 @@ check:
 	@PG_CONFIG='$(PG_CONFIG)' scripts/sandbox.sh scripts/check.sh
 
 check-long:
-	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh check
+	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh check-long
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_LONG=1 scripts/sandbox.sh scripts/check.sh
 
 unit:
@@ -93,7 +93,7 @@ endif
 # PGXS links with the C compiler, so the C++ library is named here. The version script hides all but the
 # entry points; -fvisibility=hidden would do the same but hides PostgreSQL 15's magic block too.
 exports := src/exports.map
-SHLIB_LINK = -lrabbitmq -lstdc++ -Wl,--version-script=$(exports)
+SHLIB_LINK = -lrabbitmq -lcares -lssl -lcrypto -lstdc++ -Wl,--version-script=$(exports)
 
 # Bitcode serves only to inline functions into JIT code, and PGXS would compile it without our C++ flags.
 override with_llvm := no

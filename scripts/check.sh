@@ -6,11 +6,15 @@
 #   scripts/sandbox.sh scripts/check.sh unit regress           some steps
 #   scripts/sandbox.sh scripts/check.sh test/t/010_name.pl     one TAP file (sql/x.sql and *.spec work too)
 #
-# Steps: build clang layers format unit sanitize regress isolation tap.
+# Steps: build clang layers format unit sanitize regress isolation tap, and with OUTBOX_TEST_LONG fuzz.
 #
 # What counts as one: each compilation and text check, each GoogleTest case, each pg_regress file, each
-# isolation spec, each assertion of a TAP file. A step that ends badly without naming a failed test counts as
-# one failed. OUTBOX_TEST_LONG=1 lets tests run their long variants; OUTBOX_TAP_JOBS=n runs n TAP files at once (default: as many as there are cores).
+# isolation spec, each assertion of a TAP file, each fuzz target. A step that ends badly without naming a failed
+# test counts as one failed.
+#
+# OUTBOX_TEST_LONG=1     tests run their long variants
+# OUTBOX_TAP_JOBS=n      n TAP files at once (default: as many as there are cores)
+# OUTBOX_FUZZ_SECONDS=n  how long each target is fuzzed (default: 60)
 set -uo pipefail
 
 : "${OUTBOX_SANDBOX:?run this by scripts/sandbox.sh (or make check)}"
@@ -86,6 +90,38 @@ unit_step() {
 
 step_unit() { unit_step unit; }
 step_sanitize() { unit_step sanitize -DOUTBOX_SANITIZE=ON; }
+
+# Fuzzes one target, beginning with its corpus. What it adds stays in the sandbox (OUTBOX_KEEP=1 keeps that).
+fuzz_target() {
+    local subject=$1 found=$OUTBOX_SANDBOX/fuzz/$1 log=$logs/fuzz-$1.log
+    begin "fuzz $subject"
+    mkdir -p "$found/corpus"
+    if "build/fuzz/${subject}_fuzz" -max_total_time="${OUTBOX_FUZZ_SECONDS:-60}" -timeout=20 -rss_limit_mb=2048 \
+        -print_final_stats=1 -artifact_prefix="$found/" "$found/corpus" "test/fuzz/corpus/$subject" >"$log" 2>&1; then
+        finish 1 0
+        grep -E '^Done [0-9]+ runs' "$log"
+    else
+        finish 0 1 "$log"
+        return 1
+    fi
+}
+
+step_fuzz() {
+    local log=$logs/fuzz.log rc=0 source
+    begin "fuzz (build)"
+    if ! {
+        cmake -S . -B build/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ -DOUTBOX_FUZZ=ON &&
+            cmake --build build/fuzz -j "$jobs"
+    } >"$log" 2>&1; then
+        finish 0 1 "$log"
+        return 1
+    fi
+    finish 1 0
+    for source in test/fuzz/*_fuzz.cpp; do
+        fuzz_target "$(basename "$source" _fuzz.cpp)" || rc=1
+    done
+    return $rc
+}
 
 # The throwaway server of pg_regress: preloaded, no broker, so that drainers stand idle.
 regress_config() {
@@ -223,7 +259,7 @@ server_step() {
 run_step() {
     case $1 in
     build) ensure_built ;;
-    clang | layers | format | unit | sanitize) "step_$1" ;;
+    clang | layers | format | unit | sanitize | fuzz) "step_$1" ;;
     regress | isolation | tap) server_step "$1" ;;
     sql/*.sql) server_step regress "$(basename "$1")" ;;
     *.spec) server_step isolation "$(basename "$1")" ;;
@@ -237,6 +273,7 @@ run_step() {
 
 steps=("$@")
 [ $# -gt 0 ] || steps=(build clang layers format unit sanitize regress isolation tap)
+[ $# -gt 0 ] || [ -z "${OUTBOX_TEST_LONG:-}" ] || steps+=(fuzz)
 for step in "${steps[@]}"; do
     run_step "$step"
 done

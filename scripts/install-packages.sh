@@ -2,7 +2,7 @@
 # Installs what is missing for building, for the demo or for the tests, by apt-get; does nothing when all is
 # there. Asks for root only when something must be installed.
 #
-#   install-packages.sh build|demo|check
+#   install-packages.sh build|demo|check|check-long
 #
 # Packages are looked for by what they bring (a program, a header, a module), so a compiler or a PostgreSQL
 # that came in another way counts. PG_CONFIG names the PostgreSQL to use, if it is not the system's.
@@ -29,6 +29,10 @@ have_file() { [ -e "$1" ]; }
 have_header() { have g++ && echo "#include <$1>" | g++ -std=c++20 -x c++ -E - >/dev/null 2>&1; }
 have_perl_module() { have perl && perl -M"$1" -e1 2>/dev/null; }
 have_python_module() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c "import $1" 2>/dev/null; }
+have_fuzzer() {
+    have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
+        clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null - 2>/dev/null
+}
 have_server_headers() { have "$pg_config" && have_file "$("$pg_config" --pgxs)"; }
 have_server() { have "$pg_config" && have_file "$("$pg_config" --bindir)/postgres"; }
 
@@ -43,11 +47,23 @@ server_version() {
     fi
 }
 
+# The major version of clang, of the one that is there or else of the system's own.
+clang_version() {
+    if have clang++; then
+        clang++ -dumpversion | sed 's/\..*//'
+    else
+        apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p'
+    fi
+}
+
 # Prints the missing packages, one a line.
 missing() {
     have make || echo make
     have g++ || echo g++
     have_header amqp.h || echo librabbitmq-dev
+    # Names are resolved by c-ares, which never makes its caller wait; TLS is OpenSSL's.
+    have_header ares.h || echo libc-ares-dev
+    have_header openssl/ssl.h || echo libssl-dev
     have_server_headers || echo "postgresql-server-dev-$(server_version)"
     [ "$purpose" != build ] || return 0
 
@@ -59,11 +75,16 @@ missing() {
     have_perl_module IPC::Run || echo libipc-run-perl
     [ "$purpose" != demo ] || return 0
 
+    # The tests of TLS make their certificates by it.
+    have openssl || echo openssl
     have cmake || echo cmake
     have_header gtest/gtest.h || echo libgtest-dev
     have_header gmock/gmock.h || echo libgmock-dev
     have clang++ || echo clang
     have clang-format || echo clang-format
+    [ "$purpose" = check-long ] || return 0
+
+    have_fuzzer || echo "libclang-rt-$(clang_version)-dev"
 }
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -72,6 +72,14 @@ SELECT count(*) AS operations FROM outbox.operation;
 SELECT outbox.requeue(pg_temp.id('head'));
 SELECT * FROM pg_temp.state WHERE event_type IN ('head', 'follower', 'failed follower');
 
+-- So is one that is held.
+INSERT INTO outbox.event (event_type, payload) VALUES ('held', ''), ('held too', '');
+UPDATE outbox.event SET last_error = 'held: exchange "x" does not exist', next_attempt_at = '2999-01-01' WHERE event_type LIKE 'held%';
+SELECT outbox.requeue(pg_temp.id('held'));
+SELECT outbox.discard(pg_temp.id('held too'), 'a test');
+SELECT event_type, status, next FROM pg_temp.state WHERE event_type LIKE 'held%';
+DELETE FROM outbox.event WHERE event_type LIKE 'held%';
+
 -- discard: the end of an event that others wait for makes these due.
 CREATE ROLE regress_outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.discard, outbox.requeue, outbox.requeue_dead, outbox.requeue_stuck, outbox.maintain TO regress_outbox_operator;

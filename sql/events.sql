@@ -13,7 +13,7 @@ UPDATE outbox.event SET claimed_by = 't', claimed_at = now() WHERE event_type = 
 UPDATE outbox.event SET claimed_by = 't', claimed_at = now(), attempts = 1, last_error = 'nack', next_attempt_at = now()
     WHERE event_type = 'claimed again';
 UPDATE outbox.event SET attempts = 1, last_error = 'nack', next_attempt_at = now() WHERE event_type = 'failed';
-UPDATE outbox.event SET last_error = 'no exchange', next_attempt_at = now() WHERE event_type = 'missing exchange';
+UPDATE outbox.event SET last_error = 'held: exchange "x" does not exist', next_attempt_at = now() WHERE event_type = 'missing exchange';
 UPDATE outbox.event SET next_attempt_at = 'infinity' WHERE event_type = 'behind its key';
 UPDATE outbox.event SET published_at = now(), attempts = 1, last_error = 'nack' WHERE event_type = 'sent';
 UPDATE outbox.event SET dead_at = now(), outcome = 'dead' WHERE event_type = 'gave up';

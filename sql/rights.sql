@@ -79,6 +79,10 @@ SELECT pg_catalog.count(*) FROM outbox.failed;
 SELECT pg_catalog.count(*) FROM outbox.dead;
 SELECT pg_catalog.count(*) FROM outbox.operation;
 SELECT outbox.act_as_owner();
+SELECT * FROM outbox.check_topology();
+SELECT outbox.declare_exchange('x');
+SELECT outbox.declare_queue('q');
+SELECT outbox.ask_broker('exchange_exists', 'x', '', '', '', true, false, false, NULL, now());
 
 -- Without INSERT nothing is written and nothing is learnt.
 SET ROLE regress_outbox_stranger;
@@ -99,12 +103,14 @@ SELECT count(*) FROM outbox.stuck('0');
 SELECT name, value FROM outbox.relay_settings() WHERE name = 'ordering';
 SELECT payload FROM outbox.event;
 SELECT outbox.pause();
+SELECT * FROM outbox.check_topology();
 
 -- Who may act and nothing else: with EXECUTE on that function alone.
 RESET ROLE;
 CREATE ROLE regress_outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.discard, outbox.requeue, outbox.requeue_dead, outbox.requeue_stuck, outbox.pause,
-    outbox.resume, outbox.maintain, outbox.flush, outbox.wait_published TO regress_outbox_operator;
+    outbox.resume, outbox.maintain, outbox.flush, outbox.wait_published, outbox.check_topology, outbox.declare_exchange,
+    outbox.declare_queue TO regress_outbox_operator;
 SET ROLE regress_outbox_operator;
 SET search_path = '';
 SELECT outbox.pause();
@@ -116,6 +122,13 @@ SELECT outbox.requeue_stuck();
 SELECT requeued FROM outbox.maintain();
 SELECT outbox.flush('0') OPERATOR(pg_catalog.>) 0 AS left_over;
 SELECT outbox.wait_published('00000000-0000-7000-8000-000000000001', '0');
+-- As far as there is anybody to ask.
+\set VERBOSITY terse
+SELECT * FROM outbox.check_topology(timeout => '0');
+SELECT outbox.declare_exchange('x', timeout => '0');
+SELECT outbox.declare_queue('q', timeout => '0');
+\set VERBOSITY default
+SELECT outbox.ask_broker('exchange_exists', 'x', '', '', '', true, false, false, NULL, pg_catalog.now());
 SELECT outbox.alter_relay(batch_size => 1);
 SELECT outbox.release_group('default', 's', 'k');
 SELECT outbox.end_events('{1}', 'dead', NULL, NULL);

@@ -7,9 +7,11 @@ RESET client_min_messages;
 
 INSERT INTO outbox.event (event_type, payload, available_at) VALUES ('scheduled', '', '2999-01-01');
 INSERT INTO outbox.event (event_type, payload)
-SELECT unnest(ARRAY['fresh', 'claimed', 'failed', 'behind its key', 'requeued', 'sent', 'gave up', 'refused', 'thrown away']), '';
+SELECT unnest(ARRAY['fresh', 'claimed', 'failed', 'held', 'held after failures', 'behind its key', 'requeued', 'sent', 'gave up', 'refused', 'thrown away']), '';
 UPDATE outbox.event SET claimed_by = 't', claimed_at = now() WHERE event_type = 'claimed';
 UPDATE outbox.event SET attempts = 1, last_error = 'nack', next_attempt_at = now() WHERE event_type = 'failed';
+UPDATE outbox.event SET last_error = 'held: exchange "x" does not exist', next_attempt_at = '2999-01-01' WHERE event_type LIKE 'held%';
+UPDATE outbox.event SET attempts = 1 WHERE event_type = 'held after failures';
 UPDATE outbox.event SET next_attempt_at = 'infinity' WHERE event_type = 'behind its key';
 UPDATE outbox.event SET next_attempt_at = now() WHERE event_type = 'requeued';
 UPDATE outbox.event SET published_at = now() WHERE event_type = 'sent';

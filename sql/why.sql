@@ -51,9 +51,13 @@ ROLLBACK;
 -- Waiting for a time.
 BEGIN;
 INSERT INTO outbox.event (event_type, payload, available_at) VALUES ('scheduled', '', '2999-01-02 03:04:05'), ('never', '', 'infinity');
-INSERT INTO outbox.event (event_type, payload) SELECT unnest(ARRAY['failed', 'missing exchange', 'put off', 'due again', 'requeued']), '';
+INSERT INTO outbox.event (event_type, payload) SELECT unnest(ARRAY['failed', 'poison', 'unroutable', 'missing exchange', 'failed before', 'to be alone', 'put off', 'due again', 'requeued']), '';
 UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', attempts = 3, last_error = 'nack: by the broker' WHERE event_type = 'failed';
-UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', last_error = 'exchange "events" does not exist' WHERE event_type = 'missing exchange';
+UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', attempts = 1, last_error = 'poison: 406 PRECONDITION_FAILED - fault' WHERE event_type = 'poison';
+UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', attempts = 1, last_error = 'unroutable: exchange "events" does not exist' WHERE event_type = 'unroutable';
+UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', last_error = 'held: exchange "ev"ents" does not exist' WHERE event_type IN ('missing exchange', 'failed before');
+UPDATE outbox.event SET attempts = 2 WHERE event_type = 'failed before';
+UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', last_error = 'held: waits to be sent alone, since the broker refused messages to exchange "events"' WHERE event_type = 'to be alone';
 UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05' WHERE event_type = 'put off';
 UPDATE outbox.event SET next_attempt_at = now() - interval '1 s', attempts = 3, last_error = 'nack: by the broker' WHERE event_type = 'due again';
 UPDATE outbox.event SET next_attempt_at = now() - interval '1 s' WHERE event_type = 'requeued';
@@ -76,10 +80,15 @@ INSERT INTO outbox.event (event_type, payload, key, id, available_at) VALUES
 UPDATE outbox.event SET next_attempt_at = '2999-01-02 03:04:05', attempts = 3, last_error = 'nack: by the broker' WHERE event_type = 'head';
 UPDATE outbox.event SET next_attempt_at = 'infinity' WHERE event_type = 'follower';
 SELECT event_type, pg_temp.why(event_type) FROM outbox.event ORDER BY seq;
+UPDATE outbox.event SET attempts = 0, last_error = 'held: exchange "x" does not exist' WHERE event_type = 'head';
+SELECT pg_temp.why('follower');
+UPDATE outbox.event SET attempts = 3, last_error = 'nack: by the broker' WHERE event_type = 'head';
 -- The head is tried again; then it is due, but nobody has it.
 UPDATE outbox.event SET claimed_by = 'worker-7', claimed_at = '2999-01-02' WHERE event_type = 'head';
 SELECT pg_temp.why('follower');
 UPDATE outbox.event SET claimed_by = NULL, claimed_at = NULL, next_attempt_at = now() WHERE event_type = 'head';
+SELECT pg_temp.why('follower');
+UPDATE outbox.event SET attempts = 0, last_error = 'held: exchange "x" does not exist' WHERE event_type = 'head';
 SELECT pg_temp.why('follower');
 -- The head has ended, and nobody has made the next one due yet.
 UPDATE outbox.event SET next_attempt_at = NULL, published_at = now() WHERE event_type = 'head';

@@ -1,184 +1,92 @@
 #include "amqp/connection.hpp"
 
-#include <deque>
 #include <utility>
 
-#include "amqp/encode.hpp"
-#include "amqp/handshake.hpp"
-#include "amqp/incoming.hpp"
-#include "amqp/link.hpp"
 #include "amqp/rabbitmq.hpp"
-#include "amqp/replies.hpp"
+#include "amqp/resolver.hpp"
+#include "amqp/session.hpp"
 #include "amqp/socket.hpp"
+#include "amqp/wipe.hpp"
 
 namespace outbox::amqp {
 
 namespace {
 
-constexpr Duration user_timeout_without_heartbeat{20000};
+// Enough to keep a fast broker on a long line busy.
+constexpr std::size_t wanted_in_flight = 1024 * 1024;
 
-Duration user_timeout(const Options& options) {
-    return options.heartbeat.count() > 0 ? 2 * options.heartbeat : user_timeout_without_heartbeat;
-}
+constexpr Duration no_deadline{3'600'000};
 
 }  // namespace
 
+std::string client_version() {
+    return amqp_version();
+}
+
+/// The way to a connected socket. All that comes after is the session's.
 struct Connection::Impl {
-    enum class Phase : std::uint8_t { closed, connecting, handshaking, ready, closing };
+    enum class Phase : std::uint8_t { closed, resolving, connecting, session };
 
     Phase phase = Phase::closed;
-    BrokerUri uri;
+    SecretUri uri;
     Options options;
+    Resolver resolver;
     TcpConnect tcp;
-    Link link;
-    Handshake handshake;
-    IncomingDecoder decoder;
-    PropertiesEncoder encoder;
+    Session session;
     Failure failure;
-    std::string broker_version;
-    /// What came before the caller asked for it: early news of the handshake, returns and confirms
-    /// saved from a connection that then failed.
-    std::deque<Incoming> pending;
-    std::uint64_t last_tag = 0;
-    std::size_t frame_payload = wanted_frame_max - frame_overhead;
-    std::size_t send_buffer = 0;
-    /// The kernel holds back the end of the last message (see Connection::flush).
-    bool corked = false;
 
-    Progress start_connecting();
-    Progress advance_connect();
-    Progress advance_handshake();
-    Progress become_ready();
+    Progress resolve(Resolver::Progress progress);
+    Progress connect(TcpConnect::Progress progress);
+    Progress begin_session();
     Progress fail(Failure reason);
-    std::optional<Incoming> read_next();
-    void note(const Incoming& incoming);
-    void fail_publish();
-    void drop();
 };
 
-Connection::Progress Connection::Impl::start_connecting() {
-    phase = Phase::connecting;
-    switch (tcp.start(uri.host, uri.port, user_timeout(options))) {
-        case TcpConnect::Progress::failed:
-            return fail({FailureClass::infrastructure, tcp.error()});
-        case TcpConnect::Progress::in_progress:
-        case TcpConnect::Progress::connected:
-            break;
-    }
-    return Progress::in_progress;
-}
-
-Connection::Progress Connection::Impl::advance_connect() {
-    switch (tcp.advance()) {
-        case TcpConnect::Progress::in_progress:
-            return Progress::in_progress;
-        case TcpConnect::Progress::failed:
-            return fail({FailureClass::infrastructure, tcp.error()});
-        case TcpConnect::Progress::connected:
-            break;
-    }
-    if (!link.attach(tcp.release())) {
-        return fail({FailureClass::infrastructure, link.error()});
-    }
-    tcp.drop();
-    send_buffer = send_buffer_capacity(link.fd());
-    phase = Phase::handshaking;
-    if (handshake.start(link, uri, options) == Handshake::Progress::failed) {
-        return fail(handshake.failure());
-    }
-    return advance_handshake();
-}
-
-Connection::Progress Connection::Impl::advance_handshake() {
-    const Handshake::Progress progress = handshake.advance(link);
-    broker_version = handshake.broker_version();
+Connection::Progress Connection::Impl::resolve(Resolver::Progress progress) {
     switch (progress) {
-        case Handshake::Progress::in_progress:
+        case Resolver::Progress::in_progress:
+            phase = Phase::resolving;
             return Progress::in_progress;
-        case Handshake::Progress::failed:
-            return fail(handshake.failure());
-        case Handshake::Progress::done:
+        case Resolver::Progress::failed:
+            return fail({FailureClass::infrastructure, resolver.error()});
+        case Resolver::Progress::done:
             break;
     }
-    return become_ready();
+    std::vector<Address> addresses = resolver.addresses();
+    resolver.drop();
+    phase = Phase::connecting;
+    const BrokerUri& to = uri.get();
+    return connect(
+        tcp.start(to.host, to.port, std::move(addresses), Session::user_timeout(to, options)));
 }
 
-Connection::Progress Connection::Impl::become_ready() {
-    phase = Phase::ready;
-    uri = BrokerUri{};  // the password is not needed any more
-    frame_payload = handshake.frame_max() - frame_overhead;
-    if (handshake.blocked()) {
-        pending.emplace_back(Blocked{*handshake.blocked()});
-        note(pending.back());
+Connection::Progress Connection::Impl::connect(TcpConnect::Progress progress) {
+    switch (progress) {
+        case TcpConnect::Progress::in_progress:
+            return Progress::in_progress;
+        case TcpConnect::Progress::failed:
+            return fail({FailureClass::infrastructure, tcp.error()});
+        case TcpConnect::Progress::connected:
+            break;
     }
-    return Progress::ready;
+    return begin_session();
+}
+
+Connection::Progress Connection::Impl::begin_session() {
+    phase = Phase::session;
+    const int socket = tcp.release();
+    tcp.drop();
+    const Progress progress = session.start(socket, uri.get(), options);
+    uri.forget();
+    return progress;
 }
 
 Connection::Progress Connection::Impl::fail(Failure reason) {
     failure = std::move(reason);
-    drop();
-    return Progress::failed;
-}
-
-/// The next thing to tell among the frames that have arrived. Ends the connection when that is
-/// Closed.
-std::optional<Incoming> Connection::Impl::read_next() {
-    for (;;) {
-        amqp_frame_t frame;
-        switch (link.read(frame)) {
-            case Link::Read::nothing:
-                return std::nullopt;
-            case Link::Read::failed:
-                return Closed{{FailureClass::infrastructure, link.error()}};
-            case Link::Read::frame:
-                break;
-        }
-        std::optional<Incoming> incoming = decoder.decode(link, frame);
-        link.recycle(frame.channel);
-        if (incoming) {
-            note(*incoming);
-            return incoming;
-        }
-    }
-}
-
-/// A broker that has blocked us stops reading, perhaps for hours, but it lives and sends
-/// heartbeats. So meanwhile a full window is no reason for the kernel to end the connection.
-void Connection::Impl::note(const Incoming& incoming) {
-    if (std::holds_alternative<Blocked>(incoming)) {
-        set_user_timeout(link.fd(), Duration{0});
-    } else if (std::holds_alternative<Unblocked>(incoming)) {
-        set_user_timeout(link.fd(), user_timeout(options));
-    }
-}
-
-/// The broker may have said why before it hung up, and confirms that came until then still count:
-/// with the returns before them, or an ack would be taken for more than it is.
-void Connection::Impl::fail_publish() {
-    Failure reason{FailureClass::infrastructure, link.error()};
-    while (std::optional<Incoming> incoming = read_next()) {
-        if (auto* closed = std::get_if<Closed>(&*incoming)) {
-            // After a failed read it is only the end of the stream, which explains nothing.
-            const bool read_failed = link.error_status() < 0;
-            if (!read_failed) {
-                reason = std::move(closed->failure);
-            }
-            break;
-        }
-        if (std::holds_alternative<Confirm>(*incoming) ||
-            std::holds_alternative<Returned>(*incoming)) {
-            pending.push_back(std::move(*incoming));
-        }
-    }
-    (void)fail(std::move(reason));
-}
-
-void Connection::Impl::drop() {
+    resolver.drop();
     tcp.drop();
-    link.drop();
+    uri.forget();
     phase = Phase::closed;
-    uri = BrokerUri{};
-    corked = false;
+    return Progress::failed;
 }
 
 Connection::Connection() : impl_(std::make_unique<Impl>()) {}
@@ -190,118 +98,127 @@ Connection::~Connection() {
 Connection::Progress Connection::open(const BrokerUri& uri, const Options& options) {
     close();
     impl_ = std::make_unique<Impl>();
-    impl_->uri = uri;
+    impl_->uri.set(uri);
     impl_->options = options;
-    return impl_->start_connecting();
+    return impl_->resolve(impl_->resolver.start(uri.host, uri.port));
 }
 
 Connection::Progress Connection::advance() {
     switch (impl_->phase) {
+        case Impl::Phase::resolving:
+            return impl_->resolve(impl_->resolver.advance());
         case Impl::Phase::connecting:
-            return impl_->advance_connect();
-        case Impl::Phase::handshaking:
-            return impl_->advance_handshake();
-        case Impl::Phase::ready:
-            return Progress::ready;
-        case Impl::Phase::closing:
+            return impl_->connect(impl_->tcp.advance());
+        case Impl::Phase::session:
+            return impl_->session.advance();
         case Impl::Phase::closed:
             break;
     }
     return Progress::failed;
 }
 
+std::string Connection::stage() const {
+    switch (impl_->phase) {
+        case Impl::Phase::resolving:
+            return "resolving host \"" + impl_->uri.get().host + "\"";
+        case Impl::Phase::connecting:
+            return "connecting to " + impl_->tcp.target();
+        case Impl::Phase::session:
+            return impl_->session.stage();
+        case Impl::Phase::closed:
+            break;
+    }
+    return {};
+}
+
 const Failure& Connection::failure() const {
-    return impl_->failure;
+    return impl_->phase == Impl::Phase::session ? impl_->session.failure() : impl_->failure;
 }
 
 std::optional<Incoming> Connection::poll() {
-    if (!impl_->pending.empty()) {
-        Incoming first = std::move(impl_->pending.front());
-        impl_->pending.pop_front();
-        return first;
-    }
-    if (!is_open() && impl_->phase != Impl::Phase::closing) {
-        return std::nullopt;
-    }
-    std::optional<Incoming> incoming = impl_->read_next();
-    if (!incoming && !impl_->link.beat()) {
-        incoming = Closed{{FailureClass::infrastructure, impl_->link.error()}};
-    }
-    if (incoming) {
-        if (const auto* closed = std::get_if<Closed>(&*incoming)) {
-            (void)impl_->fail(closed->failure);
-        }
-    }
-    return incoming;
+    return impl_->session.poll();
 }
 
-std::optional<std::uint64_t> Connection::publish(const Message& message, bool mandatory) {
-    if (!is_open()) {
-        return std::nullopt;
-    }
-    const amqp_basic_properties_t& properties = impl_->encoder.encode(message);
-    if (!impl_->link.publish(publish_channel, to_bytes(message.exchange),
-                             to_bytes(message.routing_key), mandatory, properties,
-                             to_bytes(message.body))) {
-        // Whatever part of the message is out, the rest can never follow.
-        impl_->fail_publish();
-        return std::nullopt;
-    }
-    // rabbitmq-c sends a full body frame as if another one followed it, also the last one.
-    impl_->corked = !message.body.empty() && message.body.size() % impl_->frame_payload == 0;
-    return ++impl_->last_tag;
+bool Connection::is_open(Channel channel) const {
+    return impl_->session.is_open(channel);
 }
 
-void Connection::flush() {
-    if (impl_->corked) {
-        push_corked(impl_->link.fd());
-        impl_->corked = false;
-    }
+std::optional<std::uint64_t> Connection::publish(Channel channel, const Message& message,
+                                                 bool mandatory) {
+    return impl_->session.publish(channel, message, mandatory);
+}
+
+bool Connection::ask(const Question& question) {
+    return impl_->session.ask(question);
+}
+
+bool Connection::flush() {
+    return impl_->session.flush();
+}
+
+std::size_t Connection::unsent_bytes() const {
+    return impl_->session.unsent_bytes();
 }
 
 void Connection::start_close() {
-    if (is_open()) {
-        say_goodbye(impl_->link);
-        impl_->phase = Impl::Phase::closing;
-    }
+    impl_->session.start_close();
 }
 
 void Connection::close() {
-    start_close();
-    impl_->drop();
-    impl_->pending.clear();
+    impl_->session.close();
+    (void)impl_->fail({});
 }
 
 bool Connection::is_open() const {
-    return impl_->phase == Impl::Phase::ready;
+    return impl_->session.is_ready();
 }
 
 int Connection::fd() const {
-    return impl_->phase == Impl::Phase::connecting ? impl_->tcp.fd() : impl_->link.fd();
+    switch (impl_->phase) {
+        case Impl::Phase::resolving:
+            return impl_->resolver.fd();
+        case Impl::Phase::connecting:
+            return impl_->tcp.fd();
+        case Impl::Phase::session:
+        case Impl::Phase::closed:
+            break;
+    }
+    return impl_->session.fd();
 }
 
 Connection::Wanted Connection::wanted() const {
     Wanted wanted;
-    wanted.write = impl_->phase == Impl::Phase::connecting;
-    wanted.read = impl_->phase == Impl::Phase::handshaking || impl_->phase == Impl::Phase::ready ||
-                  impl_->phase == Impl::Phase::closing;
+    if (fd() >= 0) {
+        wanted.write = impl_->phase == Impl::Phase::connecting || unsent_bytes() > 0;
+        wanted.read = impl_->phase != Impl::Phase::connecting;
+    }
     return wanted;
 }
 
 Duration Connection::max_wait() const {
-    return impl_->phase == Impl::Phase::connecting ? impl_->tcp.max_wait() : impl_->link.max_wait();
+    switch (impl_->phase) {
+        case Impl::Phase::resolving:
+            return impl_->resolver.max_wait();
+        case Impl::Phase::connecting:
+            return impl_->tcp.max_wait();
+        case Impl::Phase::session:
+            return impl_->session.max_wait();
+        case Impl::Phase::closed:
+            break;
+    }
+    return no_deadline;
 }
 
 std::size_t Connection::max_properties_bytes() const {
-    return impl_->frame_payload;
+    return impl_->session.max_properties_bytes();
 }
 
 std::size_t Connection::send_buffer_bytes() const {
-    return impl_->send_buffer;
+    return wanted_in_flight;
 }
 
 const std::string& Connection::broker_version() const {
-    return impl_->broker_version;
+    return impl_->session.broker_version();
 }
 
 }  // namespace outbox::amqp

@@ -63,16 +63,16 @@ struct ChannelOpened {
 /// The answer to ask().
 struct Answer {
     bool ok = false;
-    std::uint16_t code = 0;  ///< why not: 403, 404, 405, 406
-    std::string text;        ///< in the broker's words
+    std::uint16_t code = 0;       ///< why not: 403, 404, 405, 406
+    std::string text;             ///< in the broker's words
     std::uint32_t messages = 0;   ///< of a queue
     std::uint32_t consumers = 0;  ///< likewise
 };
 struct Closed {
     Failure failure;
 };
-using Incoming =
-    std::variant<Confirm, Returned, Blocked, Unblocked, ChannelClosed, ChannelOpened, Answer, Closed>;
+using Incoming = std::variant<Confirm, Returned, Blocked, Unblocked, ChannelClosed, ChannelOpened,
+                              Answer, Closed>;
 
 /// What can be asked of the broker, or done there, beside publishing. It goes on a channel of its
 /// own, so that a refusal disturbs nothing.
@@ -80,7 +80,8 @@ struct Question {
     enum class Kind : std::uint8_t {
         exchange_exists,   ///< `exchange`
         queue_exists,      ///< `queue`
-        declare_exchange,  ///< `exchange`, `type`, `durable`, `auto_delete`, `internal`, `arguments`
+        declare_exchange,  ///< `exchange`, `type`, `durable`, `auto_delete`, `internal`,
+                           ///< `arguments`
         declare_queue,     ///< `queue`, `durable`, `auto_delete`, `arguments`
         bind_queue,        ///< `queue`, `exchange`, `routing_key`, `arguments`
     };
@@ -102,10 +103,14 @@ struct Options {
     std::string connection_name;  ///< client property "connection_name"
 };
 
-/// One connection to one broker, with three channels: main and trial for publishing, both in confirm
-/// mode, and one for questions. Nothing in here waits or blocks, in no circumstances: names are
-/// resolved, TLS is spoken and frames are read and sent as far as the sockets allow. The caller
-/// waits on fd() for what wanted() says, or max_wait(), and calls again; deadlines are the caller's.
+/// Version of rabbitmq-c that is in use: that of the library which was found at run time.
+std::string client_version();
+
+/// One connection to one broker, with three channels: main and trial for publishing, both in
+/// confirm mode, and one for questions. Nothing in here waits or blocks, in no circumstances: names
+/// are resolved, TLS is spoken and frames are read and sent as far as the sockets allow. The caller
+/// waits on fd() for what wanted() says, or max_wait(), and calls again; deadlines are the
+/// caller's.
 class Connection {
   public:
     enum class Progress : std::uint8_t { in_progress, ready, failed };
@@ -138,12 +143,17 @@ class Connection {
     bool is_open(Channel channel) const;
     /// Takes a message to be sent; its delivery tag is returned, counted from 1 on each opening of
     /// the channel. It is sent with others by this call or by flush(). nullopt: the connection
-    /// failed (see failure()) and is gone; poll() still gives the returns and confirms that had
-    /// arrived. `mandatory`: poll() gives a Returned before the confirm when no queue takes it.
+    /// failed (see failure()) and is gone; poll() still gives what counts of that which had arrived
+    /// (returns, confirms, closed channels, answers). A caller that publishes on a channel which is
+    /// not open, or what does not fit (max_properties_bytes(), names above 255 bytes), also gets
+    /// nullopt and a failure() that says so; then nothing was sent and the connection stays.
+    /// `mandatory`: poll() gives a Returned before the confirm when no queue takes it.
     std::optional<std::uint64_t> publish(Channel channel, const Message& message,
                                          bool mandatory = false);
-    /// Asks; poll() gives the Answer. One question at a time; false: another one is open, or the
-    /// connection is gone.
+    /// Asks; poll() gives the Answer, the broker's own or one of ours for names that are too long.
+    /// When the broker closes the connection for it, the Answer comes before Closed. One question
+    /// at a time; false: another one is open, or the connection is gone. It is sent by flush() or
+    /// poll().
     bool ask(const Question& question);
     /// Sends what is waiting to be sent, as far as the socket takes it. False: the connection
     /// failed, as with publish().

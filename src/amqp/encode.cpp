@@ -49,25 +49,29 @@ const amqp_basic_properties_t& PropertiesEncoder::encode(const Message& message)
         p.timestamp = *message.timestamp;
     }
     if (!message.headers.empty()) {
-        Size size;
-        measure(message.headers, size);
-        entries_.resize(size.entries);
-        values_.resize(size.values);
-        used_ = Size{};
         p._flags |= AMQP_BASIC_HEADERS_FLAG;
-        p.headers = fill(message.headers);
+        p.headers = headers_.encode(message.headers);
     }
     return p;
 }
 
-void PropertiesEncoder::measure(const Table& table, Size& size) {
+amqp_table_t TableEncoder::encode(const Table& table) {
+    Size size;
+    measure(table, size);
+    entries_.resize(size.entries);
+    values_.resize(size.values);
+    used_ = Size{};
+    return fill(table);
+}
+
+void TableEncoder::measure(const Table& table, Size& size) {
     size.entries += table.size();
     for (const auto& [key, value] : table) {
         measure(value, size);
     }
 }
 
-void PropertiesEncoder::measure(const FieldValue& value, Size& size) {
+void TableEncoder::measure(const FieldValue& value, Size& size) {
     if (const auto* table = std::get_if<Table>(&value.value)) {
         measure(*table, size);
     } else if (const auto* array = std::get_if<Array>(&value.value)) {
@@ -78,7 +82,7 @@ void PropertiesEncoder::measure(const FieldValue& value, Size& size) {
     }
 }
 
-amqp_table_t PropertiesEncoder::fill(const Table& table) {
+amqp_table_t TableEncoder::fill(const Table& table) {
     amqp_table_entry_t* entries = entries_.data() + used_.entries;
     used_.entries += table.size();
     std::size_t i = 0;
@@ -90,7 +94,7 @@ amqp_table_t PropertiesEncoder::fill(const Table& table) {
     return {static_cast<int>(table.size()), entries};
 }
 
-amqp_array_t PropertiesEncoder::fill(const Array& array) {
+amqp_array_t TableEncoder::fill(const Array& array) {
     amqp_field_value_t* values = values_.data() + used_.values;
     used_.values += array.size();
     std::size_t i = 0;
@@ -101,7 +105,7 @@ amqp_array_t PropertiesEncoder::fill(const Array& array) {
     return {static_cast<int>(array.size()), values};
 }
 
-void PropertiesEncoder::fill(const FieldValue& value, amqp_field_value_t& out) {
+void TableEncoder::fill(const FieldValue& value, amqp_field_value_t& out) {
     if (const auto* boolean = std::get_if<bool>(&value.value)) {
         out.kind = AMQP_FIELD_KIND_BOOLEAN;
         out.value.boolean = *boolean ? 1 : 0;

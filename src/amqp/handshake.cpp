@@ -12,13 +12,6 @@ namespace outbox::amqp {
 
 namespace {
 
-// The frame type that rabbitmq-c gives a protocol header sent by the peer, which is how a server
-// says that it wants another version. It has no public name.
-constexpr std::uint8_t protocol_header_frame = 'A';
-
-// First byte of a TLS alert record, which a TLS server answers to a plain protocol header.
-constexpr char tls_alert = 0x15;
-
 amqp_table_entry_t text_entry(std::string_view key, std::string_view text) {
     amqp_table_entry_t entry{};
     entry.key = to_bytes(key);
@@ -82,33 +75,62 @@ std::uint16_t whole_seconds(Duration duration) {
         std::clamp<std::int64_t>(seconds, 0, std::numeric_limits<std::uint16_t>::max()));
 }
 
-std::string not_amqp(std::string_view first_bytes) {
-    if (first_bytes.starts_with(tls_alert)) {
-        return "the server expects TLS on this port";
+const char* mechanism_name(AuthMechanism mechanism) {
+    return mechanism == AuthMechanism::external ? "EXTERNAL" : "PLAIN";
+}
+
+// What the mechanism wants to be told. EXTERNAL: who to be, if not whom the certificate says.
+std::string sasl_response(const BrokerUri& uri) {
+    if (uri.auth == AuthMechanism::external) {
+        return uri.has_user ? uri.user : std::string();
     }
-    std::string text = "the server does not speak AMQP 0-9-1";
-    if (!first_bytes.empty()) {
-        const std::string_view first_line =
-            first_bytes.substr(0, first_bytes.find_first_of("\r\n"));
-        text += ": it answered \"" + printable(first_line) + "\"";
-    }
-    return text;
+    // RFC 4616: no authorization identity, NUL, user, NUL, password. In one piece from the start,
+    // so that it grows out of no memory which keeps a copy.
+    std::string response;
+    response.reserve(uri.user.size() + uri.password.size() + 2);
+    response += '\0';
+    response += uri.user;
+    response += '\0';
+    response += uri.password;
+    return response;
+}
+
+std::string too_few_channels(const std::string& who, std::uint16_t channels) {
+    return who + " allows " + std::to_string(channels) +
+           (channels == 1 ? " channel" : " channels") + " per connection (channel_max), " +
+           std::to_string(channel_count) + " are needed";
 }
 
 }  // namespace
 
-Handshake::Progress Handshake::start(Link& link, const BrokerUri& uri, const Options& options) {
-    *this = Handshake{};
-    uri_ = uri;
-    options_ = options;
-    return link.send_protocol_header() ? Progress::in_progress : fail_read(link);
+Duration Handshake::wanted_heartbeat(const BrokerUri& uri, const Options& options) {
+    return uri.heartbeat.value_or(options.heartbeat);
 }
 
-Handshake::Progress Handshake::advance(Link& link) {
+void Handshake::start(Link& link, const BrokerUri& uri, const Options& options) {
+    uri_.set(uri);
+    options_ = options;
+    link.set_secret(true);
+    link.send_protocol_header();
+}
+
+std::string Handshake::stage() const {
+    switch (step_) {
+        case Step::start:
+            return "waiting for the broker's greeting";
+        case Step::tune:
+            return "logging in";
+        case Step::open_ok:
+            return "opening virtual host \"" + uri_.get().vhost + "\"";
+        case Step::channels:
+        case Step::done:
+            break;
+    }
+    return "opening channels";
+}
+
+Handshake::Progress Handshake::advance(Link& link, Channels& channels) {
     while (step_ != Step::done) {
-        if (!looks_like_amqp(link)) {
-            return Progress::failed;
-        }
         amqp_frame_t frame;
         switch (link.read(frame)) {
             case Link::Read::nothing:
@@ -118,63 +140,35 @@ Handshake::Progress Handshake::advance(Link& link) {
             case Link::Read::frame:
                 break;
         }
-        const Progress progress = take(link, frame);
+        const Progress progress = take(link, channels, frame);
+        link.recycle(frame.channel);
         if (progress == Progress::failed) {
             return progress;
         }
-        link.recycle(frame.channel);
     }
+    uri_.forget();
+    link.set_secret(false);
     return Progress::done;
 }
 
-// rabbitmq-c takes whatever comes for the head of a frame and may wait for the rest of it until the
-// caller's deadline, so the first byte is looked at here: a method frame or a protocol header.
-bool Handshake::looks_like_amqp(const Link& link) {
-    if (greeted_) {
-        return true;
+Handshake::Progress Handshake::take(Link& link, Channels& channels, const amqp_frame_t& frame) {
+    if (const amqp_connection_close_t* close = take_connection_close(link, frame)) {
+        failure_ = failure_of(*close);
+        return Progress::failed;
     }
-    const std::string first_bytes = peek(link.fd(), 40);
-    if (first_bytes.empty()) {
-        return true;
+    if (frame.channel != 0 && step_ == Step::channels) {
+        return take_channel_frame(link, channels, frame);
     }
-    greeted_ = true;
-    if (first_bytes[0] == static_cast<char>(AMQP_FRAME_METHOD) || first_bytes[0] == 'A') {
-        return true;
-    }
-    (void)fail(FailureClass::infrastructure, not_amqp(first_bytes));
-    return false;
-}
-
-Handshake::Progress Handshake::take(Link& link, const amqp_frame_t& frame) {
-    if (frame.frame_type == protocol_header_frame) {
-        const auto& header = frame.payload.protocol_header;
-        return fail(FailureClass::infrastructure,
-                    "the server does not speak AMQP 0-9-1: it asks for protocol version " +
-                        std::to_string(header.transport_high) + "-" +
-                        std::to_string(header.transport_low) + "-" +
-                        std::to_string(header.protocol_version_major) + "-" +
-                        std::to_string(header.protocol_version_minor));
-    }
-    if (std::optional<Failure> closed = take_close(link, frame)) {
-        return fail(closed->failure_class, std::move(closed->text));
-    }
-    if (frame.frame_type == AMQP_FRAME_METHOD) {
-        const amqp_method_t& method = frame.payload.method;
-        std::optional<Progress> progress;
-        if (frame.channel == 0) {
-            progress = take_connection_method(link, method);
-        } else if (frame.channel == publish_channel) {
-            progress = take_channel_method(link, method);
-        }
-        if (progress) {
+    if (frame.channel == 0 && frame.frame_type == AMQP_FRAME_METHOD) {
+        if (const std::optional<Progress> progress =
+                take_connection_method(link, channels, frame.payload.method)) {
             return *progress;
         }
     }
-    Failure failure = unexpected_frame(frame);
-    return fail(failure.failure_class, failure.text + " during the handshake");
+    return fail_unexpected(frame);
 }
 
-std::optional<Handshake::Progress> Handshake::take_connection_method(Link& link,
+std::optional<Handshake::Progress> Handshake::take_connection_method(Link& link, Channels& channels,
                                                                      const amqp_method_t& method) {
     if (method.id == AMQP_CONNECTION_START_METHOD && step_ == Step::start) {
         return take_start(link, *static_cast<const amqp_connection_start_t*>(method.decoded));
@@ -183,33 +177,36 @@ std::optional<Handshake::Progress> Handshake::take_connection_method(Link& link,
         return take_tune(link, *static_cast<const amqp_connection_tune_t*>(method.decoded));
     }
     if (method.id == AMQP_CONNECTION_OPEN_OK_METHOD && step_ == Step::open_ok) {
-        amqp_channel_open_t open{};
-        return send(link, publish_channel, AMQP_CHANNEL_OPEN_METHOD, &open, Step::channel_open_ok);
+        channels.open(link);
+        step_ = Step::channels;
+        return Progress::in_progress;
     }
-    if (method.id == AMQP_CONNECTION_BLOCKED_METHOD && step_ > Step::open_ok) {
+    if (method.id == AMQP_CONNECTION_BLOCKED_METHOD && step_ == Step::channels) {
         const auto& blocked = *static_cast<const amqp_connection_blocked_t*>(method.decoded);
         blocked_ = printable(to_view(blocked.reason));
         return Progress::in_progress;
     }
-    if (method.id == AMQP_CONNECTION_UNBLOCKED_METHOD && step_ > Step::open_ok) {
+    if (method.id == AMQP_CONNECTION_UNBLOCKED_METHOD && step_ == Step::channels) {
         blocked_.reset();
         return Progress::in_progress;
     }
     return std::nullopt;
 }
 
-std::optional<Handshake::Progress> Handshake::take_channel_method(Link& link,
-                                                                  const amqp_method_t& method) {
-    if (method.id == AMQP_CHANNEL_OPEN_OK_METHOD && step_ == Step::channel_open_ok) {
-        amqp_confirm_select_t select{};
-        return send(link, publish_channel, AMQP_CONFIRM_SELECT_METHOD, &select, Step::select_ok);
-    }
-    if (method.id == AMQP_CONFIRM_SELECT_OK_METHOD && step_ == Step::select_ok) {
+Handshake::Progress Handshake::take_channel_frame(Link& link, Channels& channels,
+                                                  const amqp_frame_t& frame) {
+    const std::optional<Incoming> incoming = channels.take(link, frame);
+    if (channels.all_open()) {
         step_ = Step::done;
-        uri_ = BrokerUri{};  // the password is not needed any more
         return Progress::done;
     }
-    return std::nullopt;
+    if (!incoming || std::holds_alternative<ChannelOpened>(*incoming)) {
+        return Progress::in_progress;
+    }
+    if (const auto* closed = std::get_if<Closed>(&*incoming)) {
+        return fail(closed->failure.failure_class, closed->failure.text);
+    }
+    return fail_unexpected(frame);
 }
 
 Handshake::Progress Handshake::take_start(Link& link, const amqp_connection_start_t& start) {
@@ -225,10 +222,11 @@ Handshake::Progress Handshake::take_start(Link& link, const amqp_connection_star
         broker_version_ += ' ';
     }
     broker_version_ += version;
-    if (!list_contains(to_view(start.mechanisms), "PLAIN")) {
+    const char* mechanism = mechanism_name(uri_.get().auth);
+    if (!list_contains(to_view(start.mechanisms), mechanism)) {
         return fail(FailureClass::configuration,
-                    "the broker does not offer authentication mechanism PLAIN, only \"" +
-                        printable(to_view(start.mechanisms)) + "\"");
+                    std::string("the broker does not offer authentication mechanism ") + mechanism +
+                        ", only \"" + printable(to_view(start.mechanisms)) + "\"");
     }
     return send_start_ok(link);
 }
@@ -240,32 +238,38 @@ Handshake::Progress Handshake::send_start_ok(Link& link) {
                             true_entry("connection.blocked"),
                             true_entry("authentication_failure_close")};
     const amqp_table_t capability_table{static_cast<int>(capabilities.size()), capabilities.data()};
-    const std::string platform = std::string("C++20, rabbitmq-c ") + amqp_version();
+    const std::string platform = "C++20, rabbitmq-c " + client_version();
     std::array properties{text_entry("product", options_.product),
                           text_entry("version", options_.version),
                           text_entry("platform", platform),
                           text_entry("information", "Transactional outbox for PostgreSQL"),
                           text_entry("connection_name", options_.connection_name),
                           table_entry("capabilities", capability_table)};
-    std::string response;  // RFC 4616: no authorization identity, NUL, user, NUL, password
-    response += '\0';
-    response += uri_.user;
-    response += '\0';
-    response += uri_.password;
+    std::string response = sasl_response(uri_.get());
     amqp_connection_start_ok_t start_ok{};
     start_ok.client_properties = {static_cast<int>(properties.size()), properties.data()};
-    start_ok.mechanism = to_bytes("PLAIN");
+    start_ok.mechanism = to_bytes(mechanism_name(uri_.get().auth));
     start_ok.response = to_bytes(response);
     start_ok.locale = to_bytes("en_US");
-    return send(link, 0, AMQP_CONNECTION_START_OK_METHOD, &start_ok, Step::tune);
+    const Progress sent = send(link, AMQP_CONNECTION_START_OK_METHOD, &start_ok, Step::tune);
+    wipe(response);
+    return sent;
 }
 
 Handshake::Progress Handshake::take_tune(Link& link, const amqp_connection_tune_t& tune) {
+    const std::uint16_t wish = uri_.get().channel_max;
+    if (wish != 0 && wish < channel_count) {
+        return fail(FailureClass::configuration, too_few_channels("the broker URI", wish));
+    }
+    if (tune.channel_max != 0 && tune.channel_max < channel_count) {
+        return fail(FailureClass::configuration, too_few_channels("the broker", tune.channel_max));
+    }
     amqp_connection_tune_ok_t tune_ok{};
-    tune_ok.channel_max = smaller_limit<std::uint16_t>(publish_channel, tune.channel_max);
+    tune_ok.channel_max =
+        smaller_limit<std::uint16_t>(wish != 0 ? wish : channel_count, tune.channel_max);
     tune_ok.frame_max = smaller_limit<std::uint32_t>(wanted_frame_max, tune.frame_max);
-    tune_ok.heartbeat =
-        smaller_limit<std::uint16_t>(whole_seconds(options_.heartbeat), tune.heartbeat);
+    tune_ok.heartbeat = smaller_limit<std::uint16_t>(
+        whole_seconds(wanted_heartbeat(uri_.get(), options_)), tune.heartbeat);
     if (tune_ok.frame_max < AMQP_FRAME_MIN_SIZE) {
         return fail(FailureClass::configuration, "the broker allows frames of " +
                                                      std::to_string(tune_ok.frame_max) +
@@ -273,24 +277,23 @@ Handshake::Progress Handshake::take_tune(Link& link, const amqp_connection_tune_
                                                      std::to_string(AMQP_FRAME_MIN_SIZE));
     }
     frame_max_ = tune_ok.frame_max;
-    if (!link.tune(tune_ok.channel_max, static_cast<int>(tune_ok.frame_max),
-                   std::chrono::seconds(tune_ok.heartbeat))) {
-        return fail_read(link);
-    }
-    const Progress tuned = send(link, 0, AMQP_CONNECTION_TUNE_OK_METHOD, &tune_ok, Step::open_ok);
-    if (tuned == Progress::failed) {
-        return tuned;
+    if (!link.tune(frame_max_, std::chrono::seconds(tune_ok.heartbeat))) {
+        return fail(link.failure().failure_class, link.failure().text);
     }
     amqp_connection_open_t open{};
-    open.virtual_host = to_bytes(uri_.vhost);
-    return send(link, 0, AMQP_CONNECTION_OPEN_METHOD, &open, Step::open_ok);
+    open.virtual_host = to_bytes(uri_.get().vhost);
+    const Progress tuned = send(link, AMQP_CONNECTION_TUNE_OK_METHOD, &tune_ok, Step::open_ok);
+    return tuned == Progress::failed
+               ? tuned
+               : send(link, AMQP_CONNECTION_OPEN_METHOD, &open, Step::open_ok);
 }
 
-// These few hundred bytes go into an empty send buffer, so no send of the handshake waits.
-Handshake::Progress Handshake::send(Link& link, amqp_channel_t channel, amqp_method_number_t id,
-                                    void* method, Step next) {
-    if (!link.send_method(channel, id, method)) {
-        return fail_read(link);
+Handshake::Progress Handshake::send(Link& link, amqp_method_number_t id, void* method, Step next) {
+    if (!link.send_method(0, id, method)) {
+        return fail(FailureClass::configuration,
+                    describe_method(id) +
+                        " does not fit into a frame: user, password or virtual "
+                        "host are too long");
     }
     step_ = next;
     return Progress::in_progress;
@@ -302,10 +305,13 @@ Handshake::Progress Handshake::fail(FailureClass failure_class, std::string text
 }
 
 Handshake::Progress Handshake::fail_read(const Link& link) {
-    if (step_ == Step::start && link.error_status() == AMQP_STATUS_BAD_AMQP_DATA) {
-        return fail(FailureClass::infrastructure, not_amqp({}));
-    }
-    return fail(FailureClass::infrastructure, link.error() + " during the handshake");
+    const char* when = link.is_foreign() ? "" : " during the handshake";
+    return fail(link.failure().failure_class, link.failure().text + when);
+}
+
+Handshake::Progress Handshake::fail_unexpected(const amqp_frame_t& frame) {
+    Failure failure = unexpected_frame(frame);
+    return fail(failure.failure_class, failure.text + " during the handshake");
 }
 
 }  // namespace outbox::amqp

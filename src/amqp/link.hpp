@@ -1,20 +1,24 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 
+#include "amqp/connection.hpp"
+#include "amqp/frame.hpp"
 #include "amqp/rabbitmq.hpp"
-#include "amqp/socket.hpp"
+#include "amqp/stream.hpp"
 #include "core/time.hpp"
 
 namespace outbox::amqp {
 
-/// The framing layer: a connected socket with a rabbitmq-c connection on it, and the heartbeats.
+/// The framing layer: takes frames out of a stream and puts frames into it, and keeps the
+/// heartbeats.
 ///
-/// rabbitmq-c is told that there is no heartbeat. Its own would be sent with a wait for the socket,
-/// and in 0.11 the check that it makes before a publish waits for ever once two intervals have
-/// passed. Without one all its deadlines are infinite, and no call here waits except a send into a
-/// full socket.
+/// rabbitmq-c only decodes and encodes here. Its connection state never gets a socket, so that none
+/// of its calls can wait.
 class Link {
   public:
     enum class Read : std::uint8_t { frame, nothing, failed };
@@ -29,45 +33,58 @@ class Link {
     /// Frees everything without a word to the peer.
     void drop();
 
-    int fd() const { return fd_; }
-    amqp_connection_state_t state() const { return state_; }
+    Stream& stream() { return stream_; }
+    const Stream& stream() const { return stream_; }
 
     /// The next frame, if one has arrived. What the frame points to lives until recycle() of its
-    /// channel.
+    /// channel. Heartbeats are taken in here.
     Read read(amqp_frame_t& frame);
     /// Frees what frames of the channel point to.
     void recycle(amqp_channel_t channel);
 
-    bool send_protocol_header();
+    // What is sent waits in the stream for a flush().
+    void send_protocol_header();
+    /// False: the method does not fit into a frame; nothing of it is sent.
     bool send_method(amqp_channel_t channel, amqp_method_number_t id, void* method);
-    bool publish(amqp_channel_t channel, amqp_bytes_t exchange, amqp_bytes_t routing_key,
-                 bool mandatory, const amqp_basic_properties_t& properties, amqp_bytes_t body);
-    /// Like send_method, for words whose loss is harmless: left out when the socket does not take
-    /// them at once.
-    void send_if_possible(amqp_channel_t channel, amqp_method_number_t id, void* method);
+    /// Likewise.
+    bool send_message(amqp_channel_t channel, amqp_basic_publish_t& method,
+                      const amqp_basic_properties_t& properties, std::string_view body);
+    /// Overwrites what is left of frames that carried a secret and have been sent, now and later.
+    void set_secret(bool secret);
 
-    /// Sets what the peers agreed on. `heartbeat` zero: none.
-    bool tune(int channel_max, int frame_max, Duration heartbeat);
+    /// Sets what the peers agreed on. `heartbeat` zero: none. False when memory is out.
+    bool tune(std::size_t frame_max, Duration heartbeat);
     /// Sends a heartbeat when one is due. False when the peer has been silent for two intervals.
     bool beat();
     /// How long until beat() has something to do.
     Duration max_wait() const;
 
-    /// Why the last call failed.
-    const std::string& error() const { return error_; }
-    /// The status of rabbitmq-c behind error().
-    int error_status() const { return status_; }
+    /// Why read(), attach(), tune() or beat() failed.
+    const Failure& failure() const { return failure_; }
+    /// It was the first bytes of the peer: it speaks another protocol.
+    bool is_foreign() const { return foreign_; }
 
   private:
-    bool succeeded(int status);
+    Read take_frame(amqp_frame_t& frame);
+    Read take_greeting();
+    Read decode(std::string_view bytes, amqp_frame_t& frame);
+    Read fail(std::string text);
+    void make_scratch();
+    std::size_t encode_method(std::size_t at, amqp_channel_t channel, amqp_method_number_t id,
+                              void* method);
+    std::size_t encode_header(std::size_t at, amqp_channel_t channel,
+                              const amqp_basic_properties_t& properties, std::size_t body_size);
+    void append_scratch(std::size_t size);
 
-    amqp_connection_state_t state_ = nullptr;
-    int fd_ = -1;
+    Stream stream_;
+    amqp_connection_state_t codec_ = nullptr;
+    std::unique_ptr<char[]> scratch_;  ///< where the head frames of a message are encoded
+    std::size_t frame_max_ = 0;
+    bool greeted_ = false;  ///< the first byte of the peer was the right one
+    bool foreign_ = false;
+    bool secret_ = false;
     Duration heartbeat_{0};
-    Clock::time_point last_sent_{};
-    Clock::time_point last_received_{};
-    int status_ = 0;
-    std::string error_;
+    Failure failure_;
 };
 
 }  // namespace outbox::amqp

@@ -10,32 +10,9 @@ namespace {
 
 constexpr std::uint16_t reply_success = 200;
 
-// Reply codes after which a new attempt fares no better until somebody acts.
+// Reply codes of a connection after which a new attempt fares no better until somebody acts.
 constexpr std::uint16_t reply_access_refused = 403;
-constexpr std::uint16_t reply_not_found = 404;
 constexpr std::uint16_t reply_not_allowed = 530;
-
-std::string reply_text(std::uint16_t code, amqp_bytes_t text) {
-    if (text.len == 0) {
-        return "broker closed the connection with reply code " + std::to_string(code) +
-               " and no reason";
-    }
-    return printable(to_view(text));
-}
-
-Failure connection_failure(const amqp_connection_close_t& close) {
-    const bool configuration =
-        close.reply_code == reply_access_refused || close.reply_code == reply_not_allowed;
-    return {configuration ? FailureClass::configuration : FailureClass::infrastructure,
-            reply_text(close.reply_code, close.reply_text)};
-}
-
-Failure channel_failure(const amqp_channel_close_t& close) {
-    const bool configuration =
-        close.reply_code == reply_access_refused || close.reply_code == reply_not_found;
-    return {configuration ? FailureClass::configuration : FailureClass::infrastructure,
-            reply_text(close.reply_code, close.reply_text)};
-}
 
 bool is_continuation(unsigned char byte) {
     return (byte & 0xC0U) == 0x80U;
@@ -91,20 +68,10 @@ std::string printable(std::string_view text) {
     return result;
 }
 
-std::string describe(const amqp_frame_t& frame) {
-    switch (frame.frame_type) {
-        case AMQP_FRAME_HEADER:
-            return "content header";
-        case AMQP_FRAME_BODY:
-            return "content body";
-        case AMQP_FRAME_METHOD:
-            break;
-        default:
-            return "frame of type " + std::to_string(frame.frame_type);
-    }
-    const char* constant = amqp_method_name(frame.payload.method.id);
+std::string describe_method(std::uint32_t id) {
+    const char* constant = amqp_method_name(id);
     if (constant == nullptr) {
-        return "method " + std::to_string(frame.payload.method.id);
+        return "method " + std::to_string(id >> 16U) + "." + std::to_string(id & 0xFFFFU);
     }
     // AMQP_CONNECTION_OPEN_OK_METHOD is what the specification calls connection.open-ok.
     std::string_view name = constant;
@@ -125,36 +92,61 @@ std::string describe(const amqp_frame_t& frame) {
     return result;
 }
 
+std::string unexpected(std::string_view what, std::uint16_t channel) {
+    return "unexpected " + std::string(what) + " from the broker on channel " +
+           std::to_string(channel);
+}
+
 Failure unexpected_frame(const amqp_frame_t& frame) {
-    return {FailureClass::infrastructure, "unexpected " + describe(frame) +
-                                              " from the broker on channel " +
-                                              std::to_string(frame.channel)};
+    std::string what;
+    switch (frame.frame_type) {
+        case AMQP_FRAME_HEADER:
+            what = "content header";
+            break;
+        case AMQP_FRAME_BODY:
+            what = "content body";
+            break;
+        default:
+            what = describe_method(frame.payload.method.id);
+    }
+    return {FailureClass::infrastructure, unexpected(what, frame.channel)};
+}
+
+std::string reply_text(std::uint16_t code, amqp_bytes_t text) {
+    if (text.len == 0) {
+        return "broker gave reply code " + std::to_string(code) + " and no reason";
+    }
+    return printable(to_view(text));
+}
+
+Failure failure_of(const amqp_connection_close_t& close) {
+    const bool configuration =
+        close.reply_code == reply_access_refused || close.reply_code == reply_not_allowed;
+    Failure failure;
+    failure.failure_class =
+        configuration ? FailureClass::configuration : FailureClass::infrastructure;
+    failure.text = reply_text(close.reply_code, close.reply_text);
+    failure.by_publish = (std::uint32_t{close.class_id} << 16U | close.method_id) ==
+                         std::uint32_t{AMQP_BASIC_PUBLISH_METHOD};
+    return failure;
 }
 
 void say_goodbye(Link& link) {
     amqp_connection_close_t goodbye{};
     goodbye.reply_code = reply_success;
     goodbye.reply_text = to_bytes("goodbye");
-    link.send_if_possible(0, AMQP_CONNECTION_CLOSE_METHOD, &goodbye);
+    (void)link.send_method(0, AMQP_CONNECTION_CLOSE_METHOD, &goodbye);
 }
 
-std::optional<Failure> take_close(Link& link, const amqp_frame_t& frame) {
-    if (frame.frame_type != AMQP_FRAME_METHOD) {
-        return std::nullopt;
+const amqp_connection_close_t* take_connection_close(Link& link, const amqp_frame_t& frame) {
+    if (frame.channel != 0 || frame.frame_type != AMQP_FRAME_METHOD ||
+        frame.payload.method.id != AMQP_CONNECTION_CLOSE_METHOD) {
+        return nullptr;
     }
-    const amqp_method_t& method = frame.payload.method;
-    if (frame.channel == 0 && method.id == AMQP_CONNECTION_CLOSE_METHOD) {
-        amqp_connection_close_ok_t close_ok{};
-        link.send_if_possible(0, AMQP_CONNECTION_CLOSE_OK_METHOD, &close_ok);
-        return connection_failure(*static_cast<const amqp_connection_close_t*>(method.decoded));
-    }
-    if (frame.channel != 0 && method.id == AMQP_CHANNEL_CLOSE_METHOD) {
-        amqp_channel_close_ok_t close_ok{};
-        link.send_if_possible(frame.channel, AMQP_CHANNEL_CLOSE_OK_METHOD, &close_ok);
-        say_goodbye(link);
-        return channel_failure(*static_cast<const amqp_channel_close_t*>(method.decoded));
-    }
-    return std::nullopt;
+    amqp_connection_close_ok_t close_ok{};
+    (void)link.send_method(0, AMQP_CONNECTION_CLOSE_OK_METHOD, &close_ok);
+    (void)link.stream().flush();
+    return static_cast<const amqp_connection_close_t*>(frame.payload.method.decoded);
 }
 
 }  // namespace outbox::amqp

@@ -16,8 +16,8 @@ struct Address {
     socklen_t length = 0;
 };
 
-/// Resolves a host name through c-ares, without ever waiting: the hosts file and the name servers of
-/// the system, IPv4 and IPv6. A numeric address needs neither.
+/// Resolves a host name through c-ares, without ever waiting: the hosts file and the name servers
+/// of the system, IPv4 and IPv6. A numeric address needs neither.
 class Resolver {
   public:
     enum class Progress : std::uint8_t { in_progress, done, failed };

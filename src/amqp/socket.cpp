@@ -4,11 +4,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace outbox::amqp {
 
@@ -22,17 +23,6 @@ constexpr Duration no_deadline{3'600'000};
 
 // Far more than the kernel's default, so that a whole window of unconfirmed messages fits.
 constexpr int wanted_send_buffer = 1024 * 1024;
-
-bool is_ready(int fd, short events) {
-    pollfd entry{};
-    entry.fd = fd;
-    entry.events = events;
-    int result = 0;
-    do {
-        result = ::poll(&entry, 1, 0);
-    } while (result < 0 && errno == EINTR);
-    return result > 0;
-}
 
 // Each option only improves on the kernel's default, so a kernel that refuses one is no error.
 void set_option(int fd, int level, int name, int value) {
@@ -55,28 +45,15 @@ Duration time_until(Clock::time_point deadline, Clock::time_point now) {
     return std::chrono::ceil<Duration>(deadline - now);
 }
 
-bool is_readable(int fd) {
-    return is_ready(fd, POLLIN);
-}
-
 bool is_writable(int fd) {
-    return is_ready(fd, POLLOUT);
-}
-
-std::string peek(int fd, std::size_t limit) {
-    // Without bytes a recv would take the socket's pending error away from the next read.
-    int waiting = 0;
-    if (::ioctl(fd, FIONREAD, &waiting) != 0 || waiting <= 0) {
-        return {};
-    }
-    std::string bytes(limit, '\0');
-    const ssize_t got = ::recv(fd, bytes.data(), limit, MSG_PEEK | MSG_DONTWAIT);
-    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-    return bytes;
-}
-
-void push_corked(int fd) {
-    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    pollfd entry{};
+    entry.fd = fd;
+    entry.events = POLLOUT;
+    int result = 0;
+    do {
+        result = ::poll(&entry, 1, 0);
+    } while (result < 0 && errno == EINTR);
+    return result > 0;
 }
 
 void set_user_timeout(int fd, Duration timeout) {
@@ -88,24 +65,15 @@ void set_user_timeout(int fd, Duration timeout) {
 #endif
 }
 
-std::size_t send_buffer_capacity(int fd) {
-    int granted = 0;
-    socklen_t length = sizeof(granted);
-    if (::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &length) != 0 || granted < 0) {
-        return 0;
-    }
-    // The kernel reports twice what it means for payload: the rest is for its own bookkeeping.
-    return static_cast<std::size_t>(granted) / 2;
-}
-
 TcpConnect::Progress TcpConnect::start(const std::string& host, std::uint16_t port,
-                                       Duration user_timeout) {
+                                       std::vector<Address> addresses, Duration user_timeout) {
     drop();
     host_ = host;
     port_ = port;
+    addresses_ = std::move(addresses);
     user_timeout_ = user_timeout;
-    error_.clear();
-    return resolve() ? try_next() : Progress::failed;
+    error_ = "host \"" + host + "\" has no address";
+    return try_next();
 }
 
 TcpConnect::Progress TcpConnect::advance() {
@@ -155,37 +123,6 @@ Duration TcpConnect::max_wait() const {
     return time_until(give_up_, Clock::now());
 }
 
-// getaddrinfo is the one call of a connection that may block (for as long as resolv.conf allows),
-// since the C library has no portable way to resolve without waiting. A numeric address never
-// blocks.
-bool TcpConnect::resolve() {
-    addrinfo hints{};
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICSERV;
-    addrinfo* list = nullptr;
-    const int result = ::getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &list);
-    if (result != 0) {
-        const char* reason = result == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(result);
-        error_ = "could not resolve host \"" + host_ + "\": " + reason;
-        return false;
-    }
-    for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-        if (entry->ai_addrlen > sizeof(sockaddr_storage)) {
-            continue;
-        }
-        Address& address = addresses_.emplace_back();
-        std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
-        address.length = entry->ai_addrlen;
-    }
-    ::freeaddrinfo(list);
-    if (addresses_.empty()) {
-        error_ = "host \"" + host_ + "\" has no address";
-        return false;
-    }
-    return true;
-}
-
 TcpConnect::Progress TcpConnect::try_next() {
     while (next_ < addresses_.size()) {
         if (try_address(addresses_[next_++])) {
@@ -220,12 +157,20 @@ void TcpConnect::fail_address(const Address& address, int error_number) {
         ::close(fd_);
         fd_ = -1;
     }
+    error_ = "could not connect to " + describe(address) + ": " + std::strerror(error_number);
+}
+
+std::string TcpConnect::describe(const Address& address) const {
+    std::string text = "host \"" + host_ + "\"";
     const std::string numeric = numeric_host(address.storage, address.length);
-    error_ = "could not connect to host \"" + host_ + "\"";
     if (numeric != host_) {
-        error_ += " (" + numeric + ")";
+        text += " (" + numeric + ")";
     }
-    error_ += ", port " + std::to_string(port_) + ": " + std::strerror(error_number);
+    return text + ", port " + std::to_string(port_);
+}
+
+std::string TcpConnect::target() const {
+    return next_ == 0 ? "host \"" + host_ + "\"" : describe(addresses_[next_ - 1]);
 }
 
 }  // namespace outbox::amqp

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "amqp/resolver.hpp"
 #include "core/time.hpp"
 
 namespace outbox::amqp {
@@ -19,20 +17,11 @@ using Clock = std::chrono::steady_clock;
 /// and not below zero.
 Duration time_until(Clock::time_point deadline, Clock::time_point now);
 
-/// Whether a recv() would return at once (data, end of stream or an error).
-bool is_readable(int fd);
-/// Whether a short send() would return at once.
+/// Whether a short send() would return at once; of a socket that connects: whether that is over.
 bool is_writable(int fd);
-/// Up to `limit` bytes that have arrived, left where they are for the next read.
-std::string peek(int fd, std::size_t limit);
-/// Makes the kernel send what it holds back after a send with MSG_MORE.
-void push_corked(int fd);
 /// How long sent data may stay unacknowledged before the kernel ends the connection; zero: its
 /// default.
 void set_user_timeout(int fd, Duration timeout);
-/// How many payload bytes the send buffer is sure to take.
-std::size_t send_buffer_capacity(int fd);
-
 /// A TCP connect that never waits: it tries the addresses of a host one after another. Owns its
 /// socket until release(). The socket is non-blocking and has all the options that a connection
 /// wants.
@@ -45,8 +34,10 @@ class TcpConnect {
     TcpConnect(const TcpConnect&) = delete;
     TcpConnect& operator=(const TcpConnect&) = delete;
 
-    /// Resolves the host and starts with its first address. `user_timeout`: see set_user_timeout.
-    Progress start(const std::string& host, std::uint16_t port, Duration user_timeout);
+    /// Starts with the first of the addresses; `host` and `port` are for messages. `user_timeout`:
+    /// see set_user_timeout.
+    Progress start(const std::string& host, std::uint16_t port, std::vector<Address> addresses,
+                   Duration user_timeout);
     /// To be called when the socket is writable or max_wait() has passed.
     Progress advance();
     /// Hands the connected socket over.
@@ -55,19 +46,16 @@ class TcpConnect {
 
     int fd() const { return fd_; }
     Duration max_wait() const;
+    /// "host \"x\" (10.0.0.1), port 5672": the address that is tried.
+    std::string target() const;
     /// Why the last address could not be reached.
     const std::string& error() const { return error_; }
 
   private:
-    struct Address {
-        sockaddr_storage storage{};
-        socklen_t length = 0;
-    };
-
-    bool resolve();
     Progress try_next();
     bool try_address(const Address& address);
     void fail_address(const Address& address, int error_number);
+    std::string describe(const Address& address) const;
 
     std::string host_;
     std::uint16_t port_ = 0;

@@ -4,10 +4,9 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
-#include <system_error>
 #include <utility>
 
-#include "core/broker_uri_query.hpp"
+#include "core/broker_query.hpp"
 #include "core/percent_encoding.hpp"
 #include "core/text_limits.hpp"
 
@@ -21,9 +20,8 @@ using Problem = std::optional<std::string>;
 
 constexpr std::string_view SCHEME_END = "://";
 constexpr std::string_view HIDDEN = "****";
-constexpr std::string_view BLANKS = " \t\r\n";
-constexpr std::size_t MOST_URIS = 16;
 constexpr std::uint16_t TLS_PORT = 5671;
+constexpr std::size_t MOST_BROKERS = 16;
 
 /// The raw, still encoded pieces of a URI. A piece that is absent is nullopt, unlike an empty one.
 struct Pieces {
@@ -45,7 +43,6 @@ std::string lower_case(std::string_view text) {
     return lower;
 }
 
-/// Reads "amqp" or "amqps", in letters of any case.
 Problem read_scheme(std::string_view text, std::size_t scheme_end, BrokerUri& out) {
     const std::string scheme =
         scheme_end == std::string_view::npos ? "" : lower_case(text.substr(0, scheme_end));
@@ -118,17 +115,16 @@ Problem split(std::string_view rest, Pieces& pieces) {
     const std::size_t question = rest.find('?');
     if (question != std::string_view::npos) {
         pieces.query = rest.substr(question + 1);
-        // An unencoded ? in a password moves the rest of it, @ and all, into the query.
         if (pieces.query->find('@') != std::string_view::npos) {
             return "it contains a ? before the @ (in a user name or password it is written %3F), "
-                   "or an @ in a query parameter (written %40)";
+                   "or an @ among its parameters (written %40)";
         }
         rest = rest.substr(0, question);
     }
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos) {
         const std::string_view path = rest.substr(slash + 1);
-        // Likewise an unencoded /.
+        // An unencoded / in a password moves the rest of it, @ and all, into the path.
         if (path.find('@') != std::string_view::npos) {
             return "it contains a / before the @ (in a user name or password it is written %2F), "
                    "or an @ in the vhost (written %40)";
@@ -152,7 +148,7 @@ Problem read_host(std::string_view text, std::string& out) {
     }
     const bool in_brackets = text.front() == '[';
     const std::string_view name = in_brackets ? text.substr(1, text.size() - 2) : text;
-    if (Problem problem = decode_percent("host", name, out)) {
+    if (Problem problem = percent_decode("host", name, out)) {
         return problem;
     }
     // A zone may follow the address, [fe80::1%25eth0].
@@ -183,19 +179,19 @@ Problem read_port(std::string_view text, std::uint16_t& out) {
 Problem read_login(const Pieces& pieces, BrokerUri& out) {
     if (pieces.user) {
         out.has_user = true;
-        if (Problem problem = decode_percent("user name", *pieces.user, out.user)) {
+        if (Problem problem = percent_decode("user name", *pieces.user, out.user)) {
             return problem;
         }
     }
     if (pieces.password) {
         out.has_password = true;
-        return decode_percent("password", *pieces.password, out.password);
+        return percent_decode("password", *pieces.password, out.password);
     }
     return std::nullopt;
 }
 
 Problem read_vhost(std::string_view text, std::string& out) {
-    if (Problem problem = decode_percent("vhost", text, out)) {
+    if (Problem problem = percent_decode("vhost", text, out)) {
         return problem;
     }
     if (out.size() > MAX_SHORT_STRING) {
@@ -231,76 +227,45 @@ Problem read(std::string_view text, Pieces& pieces, BrokerUri& out) {
             return problem;
         }
     }
-    return read_query(pieces.query, out);
+    return read_broker_query(pieces.query.value_or(""), out);
 }
 
-/// One of a list: the blanks around it belong to nobody.
-std::string_view trim(std::string_view text) {
-    const std::size_t start = text.find_first_not_of(BLANKS);
-    if (start == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(start, text.find_last_not_of(BLANKS) + 1 - start);
-}
-
-/// The URIs of a list as they are written; always at least one.
 std::vector<std::string_view> split_list(std::string_view text) {
-    std::vector<std::string_view> uris;
-    for (std::size_t start = 0; start <= text.size();) {
-        const std::size_t end = std::min(text.find(',', start), text.size());
-        uris.push_back(trim(text.substr(start, end - start)));
-        start = end + 1;
+    constexpr std::string_view blanks = " \t\r\n";
+    std::vector<std::string_view> elements;
+    for (bool more = true; more;) {
+        const std::size_t comma = text.find(',');
+        more = comma != std::string_view::npos;
+        std::string_view element = text.substr(0, comma);
+        const std::size_t first = element.find_first_not_of(blanks);
+        element = first == std::string_view::npos
+                      ? std::string_view()
+                      : element.substr(first, element.find_last_not_of(blanks) - first + 1);
+        elements.push_back(element);
+        text.remove_prefix(more ? comma + 1 : 0);
     }
-    return uris;
+    return elements;
 }
 
 std::string ordinal(std::size_t number) {
-    const char* const ending = number == 1 ? "st" : number == 2 ? "nd" : number == 3 ? "rd" : "th";
-    return std::to_string(number) + ending;
+    const bool is_teen = number % 100 / 10 == 1;
+    const char* const endings[] = {"th", "st", "nd", "rd"};
+    return std::to_string(number) + endings[!is_teen && number % 10 <= 3 ? number % 10 : 0];
 }
 
-/// One URI of a list, with the place in it for messages.
-Problem read_element(std::string_view text, std::size_t index, std::size_t count, Pieces& pieces,
-                     BrokerUri& out) {
-    if (count == 1) {
-        return read(text, pieces, out);
+/// What is wrong with the list as such. Looked for before anything else: a comma that was not
+/// encoded cuts a password in two, and the first half may be misread, and quoted, as something that
+/// is no secret.
+Problem find_list_problem(const std::vector<std::string_view>& elements) {
+    if (elements.size() > MOST_BROKERS) {
+        return "it names " + std::to_string(elements.size()) + " brokers, the limit is " +
+               std::to_string(MOST_BROKERS);
     }
-    if (text.empty()) {
-        return "the " + ordinal(index + 1) + " URI of the list is empty";
-    }
-    Problem problem = read(text, pieces, out);
-    if (problem) {
-        problem->insert(0, "in the " + ordinal(index + 1) + " URI of the list, ");
-    }
-    return problem;
-}
-
-/// A comma that was not encoded cuts a password in two, and the halves would be misread in other
-/// ways first.
-Problem find_list_problem(const std::vector<std::string_view>& uris) {
-    if (uris.size() > MOST_URIS) {
-        return "it lists more than " + std::to_string(MOST_URIS) + " URIs";
-    }
-    for (std::size_t i = 1; i < uris.size(); ++i) {
-        if (!uris[i].empty() && uris[i].find(SCHEME_END) == std::string_view::npos) {
+    for (std::size_t i = 1; i < elements.size(); i++) {
+        if (!elements[i].empty() && elements[i].find(SCHEME_END) == std::string_view::npos) {
             return "what follows the " + ordinal(i) +
                    " comma does not begin with amqp:// or amqps:// (a comma in a name or password "
                    "is written %2C)";
-        }
-    }
-    return std::nullopt;
-}
-
-/// The list with the raw pieces of each URI, for redaction.
-Problem read_list(const std::vector<std::string_view>& uris, std::vector<Pieces>& pieces,
-                  std::vector<BrokerUri>& out) {
-    if (Problem problem = find_list_problem(uris)) {
-        return problem;
-    }
-    for (std::size_t i = 0; i < uris.size(); ++i) {
-        if (Problem problem =
-                read_element(uris[i], i, uris.size(), pieces.emplace_back(), out.emplace_back())) {
-            return problem;
         }
     }
     return std::nullopt;
@@ -332,7 +297,6 @@ std::string redact_garbage(std::string_view text) {
         return std::string(HIDDEN);
     }
     const std::string_view plain = place.substr(0, place.find('?'));
-    // A comma makes it a list, in which a secret may be anywhere.
     if (!std::holds_alternative<BrokerUri>(parse_broker_uri("amqp://" + std::string(plain)))) {
         return redacted.append(HIDDEN);
     }
@@ -356,37 +320,54 @@ std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text) {
 }
 
 std::variant<std::vector<BrokerUri>, UriError> parse_broker_list(std::string_view text) {
-    std::vector<Pieces> pieces;
-    std::vector<BrokerUri> uris;
-    if (Problem problem = read_list(split_list(text), pieces, uris)) {
+    const std::vector<std::string_view> elements = split_list(text);
+    if (Problem problem = find_list_problem(elements)) {
         return UriError{std::move(*problem)};
     }
-    return uris;
+    std::vector<BrokerUri> brokers;
+    for (const std::string_view element : elements) {
+        std::variant<BrokerUri, UriError> parsed = parse_broker_uri(element);
+        if (auto* error = std::get_if<UriError>(&parsed)) {
+            if (elements.size() == 1) {
+                return std::move(*error);
+            }
+            return UriError{"in the " + ordinal(brokers.size() + 1) + " of " +
+                            std::to_string(elements.size()) + " URIs, " +
+                            (element.empty() ? "nothing is written" : error->reason)};
+        }
+        brokers.push_back(std::get<BrokerUri>(std::move(parsed)));
+    }
+    return brokers;
+}
+
+std::size_t count_brokers(std::string_view text) {
+    const auto parsed = parse_broker_list(text);
+    const auto* brokers = std::get_if<std::vector<BrokerUri>>(&parsed);
+    return brokers == nullptr ? 1 : brokers->size();
 }
 
 std::string redact_uri(std::string_view text) {
-    std::vector<Pieces> list;
-    std::vector<BrokerUri> uris;
-    if (read_list(split_list(text), list, uris)) {
+    if (std::holds_alternative<UriError>(parse_broker_list(text))) {
         return redact_garbage(text);
     }
     std::string redacted;
-    std::size_t shown = 0;
-    for (const Pieces& pieces : list) {
-        if (pieces.password) {
+    std::size_t copied = 0;
+    for (const std::string_view element : split_list(text)) {
+        Pieces pieces;
+        BrokerUri uri;
+        if (!read(element, pieces, uri) && pieces.password) {
             const auto position = static_cast<std::size_t>(pieces.password->data() - text.data());
-            redacted += text.substr(shown, position - shown);
+            redacted += text.substr(copied, position - copied);
             redacted += HIDDEN;
-            shown = position + pieces.password->size();
+            copied = position + pieces.password->size();
         }
     }
-    return redacted.append(text.substr(shown));
+    return redacted.append(text.substr(copied));
 }
 
 std::string display_name(const BrokerUri& uri) {
     const bool is_ipv6 = uri.host.find(':') != std::string::npos;
     const std::string host = is_ipv6 ? "[" + uri.host + "]" : uri.host;
-    // Printable in every database encoding and in every log.
     return encode_unprintable(host + ":" + std::to_string(uri.port) + "/" + uri.vhost);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -68,6 +69,9 @@ std::variant<BrokerUri, UriError> parse_broker_uri(std::string_view text);
 /// Parses a list of URIs, separated by commas with blanks around them: the brokers in the order in
 /// which they are tried, at least one. The reason of an error names which of several is meant.
 std::variant<std::vector<BrokerUri>, UriError> parse_broker_list(std::string_view text);
+
+/// How many brokers the list names; a text that is no such list counts as one.
+std::size_t count_brokers(std::string_view text);
 
 /// The text of a URI or a list of them with each password, if any, replaced by "****". Text that is
 /// no URI is returned with more of it replaced: better to hide too much than a secret.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,15 @@
 
 #include "core/backoff.hpp"
 #include "core/buckets.hpp"
+#include "core/careful_window.hpp"
 #include "core/channel.hpp"
+#include "core/channel_fault.hpp"
 #include "core/drainer_state.hpp"
 #include "core/event.hpp"
+#include "core/exchange_book.hpp"
 #include "core/group_queues.hpp"
 #include "core/rate_limiter.hpp"
+#include "core/reconnect.hpp"
 #include "core/replay_lane.hpp"
 #include "core/settings.hpp"
 #include "core/tag_tracker.hpp"
@@ -39,8 +44,9 @@ struct FailedMark {
 /// Held rows to be made due, since what they waited for is there: so many rows of the deferred lane
 /// are looked at, in the order of next_attempt_at.
 struct WakeHeld {
-    std::string error;       ///< the last_error that they have; empty: whatever they are held for
-    std::int64_t after = 0;  ///< next_attempt_at, microseconds since the Unix epoch, to begin behind
+    std::string error;  ///< the last_error that they have; empty: whatever they are held for
+    std::int64_t after =
+        0;  ///< next_attempt_at, microseconds since the Unix epoch, to begin behind
 };
 
 /// The end of a row that was not published.
@@ -74,7 +80,7 @@ struct TransactionPlan {
     /// Rows ended by these marks that were the last of their groups in hand: what waits behind them
     /// in the deferred lane is to be made due.
     std::vector<std::int64_t> release_behind;
-    std::string pause;          ///< not empty: the relay is to be paused, with this reason
+    std::string pause;  ///< not empty: the relay is to be paused, with this reason
     std::optional<WakeHeld> wake_held;
     std::size_t claim = 0;      ///< how many rows to claim at most
     std::size_t suspicion = 0;  ///< not 0: the claim is part of the search for a row that kills
@@ -110,10 +116,10 @@ struct Command {
     };
     Kind kind = Kind::wait;
     Time until{};
-    std::string reason;
+    std::string reason = {};
     const Event* event = nullptr;
     Channel channel = Channel::main;
-    std::string exchange;
+    std::string exchange = {};
     std::size_t broker = 0;  ///< which of the list in broker_uri
 };
 
@@ -135,6 +141,10 @@ inline std::size_t bucket_of_event(const Event& event) noexcept {
 /// before. A row that failed holds its group: what is in hand of it goes to the deferred lane in
 /// the transaction that writes the failure (with stop_the_line: back to the table), so that nothing
 /// of the group can be published before the failed row has had its end.
+///
+/// A row goes out when its exchange is known to exist. One that may make the broker close the
+/// channel is a suspect: it goes on the trial channel, with no other suspect beside it
+/// (drain_isolation.cpp).
 class Drain {
   public:
     Drain(const DrainSettings& settings, std::uint64_t seed);
@@ -144,6 +154,9 @@ class Drain {
     const TransactionPlan& plan() const noexcept { return plan_; }
 
     // The broker's side.
+    /// The attempt that the last Command::connect asked for may take this long instead of the
+    /// setting.
+    void connecting_within(Duration timeout) noexcept { connect_timeout_ = timeout; }
     void connected(Time now, std::size_t send_buffer_bytes);
     /// The connection could not be made or is gone; nobody is charged. `configuration`: nothing
     /// will change until somebody acts, so the next attempt comes late.
@@ -205,7 +218,7 @@ class Drain {
     /// What it runs by now; a new ordering takes effect when nothing is in hand.
     const DrainSettings& settings() const noexcept { return settings_; }
     DrainerState state() const;
-    std::size_t in_flight() const noexcept { return tags_.open_count(); }
+    std::size_t in_flight() const noexcept { return tags_.open_count() + trial_tags_.open_count(); }
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
     bool stopping() const noexcept { return stopping_; }
     /// Whether a message was sent under this tag and is not confirmed.
@@ -244,6 +257,12 @@ class Drain {
         releasing,
     };
     enum class Link : std::uint8_t { down, connecting, up };
+    /// Where the message that is being published comes from.
+    enum class Source : std::uint8_t { ready, trial, replay };
+    struct ChannelState {
+        bool open = false;
+        Time since{};  ///< closed since
+    };
 
     struct Row {
         const Event* event = nullptr;
@@ -252,7 +271,9 @@ class Drain {
         Time since{};  ///< when it was sent, or when its outcome came
         std::size_t bytes = 0;
         std::string error;
-        std::string code;  ///< of an ended row
+        std::string code;   ///< of an ended row
+        Duration delay{};   ///< of a held row: until it is looked at again
+        bool held = false;  ///< failed, but for what is missing at the broker: uncharged
         EndedMark::Outcome outcome = EndedMark::Outcome::dead;
         bool returned = false;     ///< the broker could not route it; `error` says why
         bool holds_group = false;  ///< nothing of its group may go before this outcome is written
@@ -270,14 +291,48 @@ class Drain {
     bool is_leaving() const noexcept;
     bool may_claim() const;
     bool may_publish(Time now) const;
-    const Event* next_replayed(Time now) const;
+    bool may_try(Time now) const;
+    std::size_t window() const;
+    bool may_be_sent(const Row& row, Time now) const;
+    std::vector<std::size_t> unsent() const;
+    bool may_wake_held() const;
+    const Event* next_replayed(Time now);
     bool replay_due(Time now) const;
     bool window_takes(const Row& row) const;
     std::optional<std::string> fault(Time now) const;
     bool wants_disconnect() const;
     void look_after_leases(Time now);
     void let_in(std::size_t index);
+    Command publish(Time now, Source source, const Event* event);
+    std::size_t take_front();
+    TagTracker& tags_of(Channel channel) { return channel == Channel::main ? tags_ : trial_tags_; }
+    const TagTracker& tags_of(Channel channel) const {
+        return channel == Channel::main ? tags_ : trial_tags_;
+    }
+    void settle_row(Time now, std::size_t index, bool ack);
     void fail(Time now, std::size_t index, std::string_view error_class, std::string error);
+    void hold(Time now, std::size_t index, std::string error);
+    void note_failed(Time now, std::size_t index, RowState state);
+    void note_woken(const TransactionResult& result);
+
+    // Exchanges and isolation (drain_isolation.cpp).
+    std::string_view exchange_of(const Event& event) const;
+    bool is_suspect(const Event& event) const;
+    void look_over_waiting();
+    void sort_ready(Time now);
+    void sort(Time now, std::deque<std::size_t>& queue);
+    void put_on_trial(Time now, std::size_t index);
+    void hold_missing(Time now, std::size_t index);
+    std::optional<Command> next_question(Time now);
+    void learn(Time now, const ChannelFault& fault);
+    bool is_culprit(const ChannelFault& fault, const Event& event) const;
+    void unsend(const std::vector<std::size_t>& rows);
+    void suspect_rows(const std::vector<std::size_t>& rows);
+    bool is_at_fault(const ChannelFault& fault, const Event& event) const;
+    void accuse_unconfirmed(Time now, std::string_view why);
+    void acquit(Channel channel, const Event& event);
+    void forget_isolation();
+
     void hold_group_of(std::size_t index);
     void hold_behind(std::size_t index);
     void advance_group_of(std::size_t index);
@@ -306,7 +361,8 @@ class Drain {
     void drop_row(std::size_t index);
     void forget_dropped_rows();
     Command wait(Time now) const;
-    Time confirm_deadline() const;
+    std::optional<Time> oldest_wait() const;
+    std::optional<Time> confirm_deadline() const;
     std::size_t settle_threshold() const noexcept;
 
     DrainSettings settings_;
@@ -317,12 +373,12 @@ class Drain {
     std::int32_t sharers_ = 1;
     Link link_ = Link::down;
     Time link_since_{};
+    Duration connect_timeout_{0};
     bool blocked_ = false;
     Time last_blocked_{};
     std::size_t send_buffer_bytes_ = 0;
     std::size_t unconfirmed_bytes_ = 0;
-    int connect_failures_ = 0;
-    Time reconnect_at_{};
+    Reconnect reconnect_;
 
     bool misconfigured_ = false;
     bool claims_held_ = false;
@@ -331,16 +387,30 @@ class Drain {
 
     std::vector<Row> rows_;
     std::vector<std::size_t> free_rows_;
-    std::deque<std::size_t> ready_;  ///< may be sent now; others wait in groups_
+    /// What may be sent now; others wait in groups_. Rows that are out of their groups' queues are
+    /// in one of these three, or sent.
+    std::deque<std::size_t> ready_;
+    std::deque<std::size_t> trials_;    ///< suspects
+    std::vector<std::size_t> waiting_;  ///< for the answer whether their exchange exists
     GroupQueues groups_;
     std::unordered_map<std::int64_t, std::size_t> by_seq_;
     std::map<BatchId, Batch> batches_;
     std::vector<BatchId> finished_;
     BatchId next_batch_ = 1;
     TagTracker tags_;
+    TagTracker trial_tags_;
+    ChannelState main_;
+    ChannelState trial_;
     ReplayLane replay_;
     bool may_replay_ = false;
-    bool replaying_ = false;  ///< what is being published is a replay
+    Source source_ = Source::ready;  ///< of what is being published
+
+    ExchangeBook exchanges_;
+    CarefulWindow careful_;
+    std::set<std::int64_t> suspects_;  ///< by seq
+    std::size_t learnt_limit_ = 0;     ///< the broker's for a body; 0: not known
+    std::deque<WakeHeld> wakes_;
+    bool was_connected_ = false;
     std::size_t rows_in_hand_ = 0;
     std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;

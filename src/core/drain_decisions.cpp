@@ -51,27 +51,50 @@ std::size_t Drain::claim_room() const {
     return std::min(batch, static_cast<std::size_t>(share));
 }
 
+// The front of the queue, which sort_ready() has looked at.
 bool Drain::may_publish(Time now) const {
-    if (link_ != Link::up || blocked_ || stopping_ || ready_.empty()) {
-        return false;
-    }
-    const Row& row = rows_[ready_.front()];
-    const Batch& batch = batches_.at(row.batch);
-    return window_takes(row) && now < batch.leased_at + lease_last_publish(settings_) &&
+    return main_.open && !ready_.empty() && may_be_sent(rows_[ready_.front()], now) &&
+           window_takes(rows_[ready_.front()]);
+}
+
+// Its size does not count: one message more is bounded memory, and waiting for an empty window
+// could take for ever.
+bool Drain::may_try(Time now) const {
+    return trial_.open && !trials_.empty() && trial_tags_.open_count() == 0 &&
+           may_be_sent(rows_[trials_.front()], now);
+}
+
+bool Drain::may_be_sent(const Row& row, Time now) const {
+    const auto depth = static_cast<std::size_t>(settings_.pipeline_depth);
+    return link_ == Link::up && !blocked_ && !stopping_ && in_flight() < depth &&
+           in_flight() + published_ + failed_ + set_aside_ < 2 * depth &&
+           now < batches_.at(row.batch).leased_at + lease_last_publish(settings_) &&
            rate_.next(now) <= now;
 }
 
 // Its rate bounds what it takes from the live lanes, so it goes first.
-const Event* Drain::next_replayed(Time now) const {
-    if (!may_replay_ || !may_publish_at_all() || blocked_ || is_leaving() ||
-        tags_.open_count() >= static_cast<std::size_t>(settings_.pipeline_depth)) {
+const Event* Drain::next_replayed(Time now) {
+    if (!may_replay_ || !may_publish_at_all() || !main_.open || blocked_ || is_leaving() ||
+        tags_.open_count() >= window()) {
         return nullptr;
     }
     const Event* event = replay_.next(now);
-    const bool fits =
-        event != nullptr && (tags_.open_count() == 0 ||
-                             unconfirmed_bytes_ + event->payload.size() <= send_buffer_bytes_);
-    return fits ? event : nullptr;
+    if (event == nullptr ||
+        (in_flight() > 0 && unconfirmed_bytes_ + event->payload.size() > send_buffer_bytes_)) {
+        return nullptr;
+    }
+    const std::string_view exchange = exchange_of(*event);
+    switch (exchanges_.state(exchange)) {
+        case ExchangeBook::State::exists:
+            return event;
+        case ExchangeBook::State::missing:
+            replay_.exchange_missing(exchange);
+            break;
+        case ExchangeBook::State::unknown:
+            exchanges_.want(exchange);
+            break;
+    }
+    return nullptr;
 }
 
 bool Drain::replay_due(Time now) const {
@@ -83,25 +106,25 @@ bool Drain::replay_due(Time now) const {
                : may_run() && replay_.transaction_due(now);
 }
 
-// Unconfirmed bytes stay below what the socket takes without blocking; a message larger than that
-// goes alone.
+std::size_t Drain::window() const {
+    return careful_.limit(static_cast<std::size_t>(settings_.pipeline_depth));
+}
+
+// Unconfirmed bytes are bounded, since we keep what the socket does not take; a message larger than
+// that goes alone.
 bool Drain::window_takes(const Row& row) const {
-    const auto depth = static_cast<std::size_t>(settings_.pipeline_depth);
-    if (tags_.open_count() >= depth ||
-        tags_.open_count() + published_ + failed_ + set_aside_ >= 2 * depth) {
-        return false;
-    }
-    return tags_.open_count() == 0 || unconfirmed_bytes_ + row.bytes <= send_buffer_bytes_;
+    return tags_.open_count() < window() &&
+           (in_flight() == 0 || unconfirmed_bytes_ + row.bytes <= send_buffer_bytes_);
 }
 
 std::optional<std::string> Drain::fault(Time now) const {
-    if (link_ == Link::connecting && now >= link_since_ + settings_.connect_timeout) {
-        return "connection attempt timed out after " +
-               std::to_string(settings_.connect_timeout.count()) + " ms";
+    if (link_ == Link::connecting && now >= link_since_ + connect_timeout_) {
+        return "connection attempt timed out after " + std::to_string(connect_timeout_.count()) +
+               " ms";
     }
-    if (link_ == Link::up && (!blocked_ || is_leaving()) && tags_.open_count() > 0 &&
-        now >= confirm_deadline()) {
-        return "no confirm from the broker for " +
+    const std::optional<Time> deadline = confirm_deadline();
+    if (deadline.has_value() && now >= *deadline) {
+        return std::string(in_flight() > 0 ? "no confirm" : "no answer") + " from the broker for " +
                std::to_string(settings_.confirm_timeout.count()) + " ms";
     }
     return std::nullopt;
@@ -131,8 +154,12 @@ void Drain::look_after_leases(Time now) {
         }
     }
     if (given_up) {
-        std::erase_if(ready_,
-                      [this](std::size_t index) { return rows_[index].state != RowState::ready; });
+        const auto is_gone = [this](std::size_t index) {
+            return rows_[index].state != RowState::ready;
+        };
+        std::erase_if(ready_, is_gone);
+        std::erase_if(trials_, is_gone);
+        std::erase_if(waiting_, is_gone);
     }
 }
 
@@ -144,12 +171,20 @@ void Drain::give_up(std::size_t index) {
         return;
     }
     give_up_waiting(*group);
-    for (std::size_t other : ready_) {
+    for (std::size_t other : unsent()) {
         if (rows_[other].event->group == group) {
             groups_.take_back(*group);
             release_later(other);
         }
     }
+}
+
+// Rows that are out of their groups' queues and not sent.
+std::vector<std::size_t> Drain::unsent() const {
+    std::vector<std::size_t> rows(ready_.begin(), ready_.end());
+    rows.insert(rows.end(), trials_.begin(), trials_.end());
+    rows.insert(rows.end(), waiting_.begin(), waiting_.end());
+    return rows;
 }
 
 void Drain::give_up_waiting(std::uint64_t group) {
@@ -170,13 +205,15 @@ void Drain::release_later(std::size_t index) {
 }
 
 void Drain::give_up_unsent() {
-    for (std::size_t index : ready_) {
+    for (std::size_t index : unsent()) {
         release_later(index);
         if (const std::optional<std::uint64_t> group = rows_[index].event->group) {
             groups_.take_back(*group);
         }
     }
     ready_.clear();
+    trials_.clear();
+    waiting_.clear();
     for (std::size_t index : groups_.remove_all_waiting()) {
         release_later(index);
     }
@@ -184,7 +221,10 @@ void Drain::give_up_unsent() {
 
 // Nobody knows whether the broker has these; they are given back uncharged and will be sent again.
 void Drain::give_up_sent() {
-    for (std::size_t index : tags_.reset()) {
+    std::vector<std::size_t> rows = tags_.reset();
+    const std::vector<std::size_t> tried = trial_tags_.reset();
+    rows.insert(rows.end(), tried.begin(), tried.end());
+    for (std::size_t index : rows) {
         if (ReplayLane::is_ticket(index)) {
             continue;
         }
@@ -214,21 +254,30 @@ bool Drain::transaction_due(Time now) {
         return true;
     }
     const std::size_t outcomes = published_ + failed_;
+    const bool idle = in_flight() == 0 && !may_publish(now) && !may_try(now);
     const bool settle = releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
-                        (outcomes > 0 && ((tags_.open_count() == 0 && !may_publish(now)) ||
-                                          stopping_ || transaction_failures_ > 0 ||
+                        (outcomes > 0 && (idle || stopping_ || transaction_failures_ > 0 ||
                                           now >= oldest_outcome_.value_or(now) + SETTLE_INTERVAL));
     // After a failure the settling is tried alone; only when nothing is left of it, the claim.
     // What is in hand goes first: a claim only waits, while a full window or an empty hand lets it.
+    const bool sends_soon = may_publish(now) || !waiting_.empty();
     const bool claim =
         may_claim() &&
         (transaction_failures_ > 0 ? !settle
-                                   : (settle || !may_publish(now)) && (look_ || now >= next_look_));
-    if (!settle && !claim) {
+                                   : (settle || !sends_soon) && (look_ || now >= next_look_));
+    const bool wake = may_wake_held();
+    if (!settle && !claim && !wake) {
         return false;
     }
     make_plan(now, claim);
+    if (wake && !plan_.one_by_one) {
+        plan_.wake_held = wakes_.front();
+    }
     return true;
+}
+
+bool Drain::may_wake_held() const {
+    return !wakes_.empty() && transaction_failures_ == 0 && may_publish_at_all() && !claims_held_;
 }
 
 std::size_t Drain::settle_threshold() const noexcept {
@@ -288,7 +337,9 @@ bool Drain::add_mark(BatchMarks& marks, const Row& row) {
             return true;
         case RowState::failed:
             marks.failed.push_back(
-                {seq, row.error, settings_.retry.delay(row.event->attempts + 1, random_)});
+                {seq, row.error,
+                 row.held ? row.delay : settings_.retry.delay(row.event->attempts + 1, random_),
+                 !row.held});
             return true;
         case RowState::ended:
             marks.ended.push_back({seq, row.outcome, row.event->id, row.code, row.error});
@@ -402,16 +453,20 @@ Command Drain::wait(Time now) const {
         not_after(transact_at_);
     }
     if (link_ == Link::down && may_run()) {
-        not_after(reconnect_at_);
+        not_after(reconnect_.at());
     }
     if (link_ == Link::connecting) {
-        not_after(link_since_ + settings_.connect_timeout);
+        not_after(link_since_ + connect_timeout_);
     }
     if (link_ == Link::up) {
         not_after(next_look_);
     }
-    if (tags_.open_count() > 0 && (!blocked_ || is_leaving())) {
-        not_after(confirm_deadline());
+    if (const std::optional<Time> deadline = confirm_deadline()) {
+        not_after(*deadline);
+    }
+    if (const std::optional<Time> look = exchanges_.next_look();
+        look.has_value() && may_publish_at_all()) {
+        not_after(*look);
     }
     if (set_aside_ > 0) {
         not_after(set_aside_at_);
@@ -422,22 +477,43 @@ Command Drain::wait(Time now) const {
     if (oldest_outcome_.has_value()) {
         not_after(*oldest_outcome_ + SETTLE_INTERVAL);
     }
-    if (!ready_.empty()) {
+    if (!ready_.empty() || !trials_.empty()) {
         not_after(rate_.next(now));
     }
     for (const auto& [id, batch] : batches_) {
         not_after(batch.leased_at + lease_half(settings_));
     }
-    return {Command::Kind::wait, until, "", nullptr};
+    return {.kind = Command::Kind::wait, .until = until};
 }
 
 // A broker that blocked could not answer meanwhile; but one that is to be left is not waited for
 // longer.
-Time Drain::confirm_deadline() const {
-    const std::size_t oldest = tags_.oldest();
-    const Time since =
-        ReplayLane::is_ticket(oldest) ? replay_.sent_at(oldest) : rows_[oldest].since;
-    return (is_leaving() ? since : std::max(since, last_blocked_)) + settings_.confirm_timeout;
+std::optional<Time> Drain::confirm_deadline() const {
+    const std::optional<Time> since = oldest_wait();
+    if (!since.has_value() || link_ != Link::up || (blocked_ && !is_leaving())) {
+        return std::nullopt;
+    }
+    return (is_leaving() ? *since : std::max(*since, last_blocked_)) + settings_.confirm_timeout;
+}
+
+// Since when the broker owes us something: a confirm, an answer, a channel.
+std::optional<Time> Drain::oldest_wait() const {
+    std::optional<Time> oldest = exchanges_.asked_since();
+    const auto consider = [&oldest](Time since) {
+        oldest = std::min(oldest.value_or(since), since);
+    };
+    for (const TagTracker* tags : {&tags_, &trial_tags_}) {
+        if (tags->open_count() > 0) {
+            const std::size_t row = tags->oldest();
+            consider(ReplayLane::is_ticket(row) ? replay_.sent_at(row) : rows_[row].since);
+        }
+    }
+    for (const ChannelState* channel : {&main_, &trial_}) {
+        if (!channel->open) {
+            consider(channel->since);
+        }
+    }
+    return oldest;
 }
 
 }  // namespace outbox

@@ -71,7 +71,8 @@ struct Event {
     /// Hash of the group whose order it keeps; nullopt: it belongs to none. Two groups with one
     /// hash wait for each other; they do not lose their order.
     std::optional<std::uint64_t> group;
-    bool leads = false;  ///< events of its group may wait behind it in the deferred lane
+    bool poisoned = false;  ///< a former attempt made the broker close the channel
+    bool leads = false;     ///< events of its group may wait behind it in the deferred lane
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.

@@ -54,10 +54,11 @@ FieldValue& add(Table& table, std::string_view name) {
     return table.emplace_back(std::string(name), FieldValue{}).second;
 }
 
-/// Turns the tokens of one JSON column into an AMQP field.
+/// Turns the tokens of one JSON value into an AMQP field.
 class JsonReader {
   public:
-    JsonReader(std::string_view column, Json tokens) : column_(column), tokens_(tokens) {}
+    /// `what`: whose tokens these are, for messages.
+    JsonReader(std::string_view what, Json tokens) : what_(what), tokens_(tokens) {}
 
     /// The whole value; anything that follows it is malformed.
     Outcome read(FieldValue& out) {
@@ -156,31 +157,29 @@ class JsonReader {
             out.value = *real;
             return std::nullopt;
         }
-        return Rejection{"number_out_of_range", "column " + std::string(column_) +
-                                                    " has under key " + clip(key_) +
-                                                    " the number " + clip(text) +
+        return Rejection{"number_out_of_range", std::string(what_) + " has under key " +
+                                                    clip(key_) + " the number " + clip(text) +
                                                     ", which is outside the range of a double"};
     }
 
     Rejection header_name_too_long() const {
         return Rejection{"header_name_too_long",
-                         "column " + std::string(column_) + " has a key of " +
-                             std::to_string(key_.size()) + " bytes, the limit is " +
-                             std::to_string(MAX_SHORT_STRING) + ": " + clip(key_)};
+                         std::string(what_) + " has a key of " + std::to_string(key_.size()) +
+                             " bytes, the limit is " + std::to_string(MAX_SHORT_STRING) + ": " +
+                             clip(key_)};
     }
 
     Rejection too_deep() const {
-        return Rejection{"headers_too_deep", "column " + std::string(column_) +
+        return Rejection{"headers_too_deep", std::string(what_) +
                                                  " is nested deeper than the limit of " +
                                                  std::to_string(MAX_HEADER_DEPTH) + " levels"};
     }
 
     Rejection malformed() const {
-        return Rejection{"malformed_json",
-                         "column " + std::string(column_) + " is not one complete JSON value"};
+        return Rejection{"malformed_json", std::string(what_) + " is not one complete JSON value"};
     }
 
-    std::string_view column_;
+    std::string_view what_;
     Json tokens_;
     std::size_t position_ = 0;
     std::string_view key_;  // the last one read, for messages
@@ -207,7 +206,7 @@ Outcome add_attributes(Json attributes, Table& out) {
         return std::nullopt;
     }
     FieldValue field;
-    if (Outcome rejection = JsonReader("attributes", attributes).read(field)) {
+    if (Outcome rejection = JsonReader("column attributes", attributes).read(field)) {
         return rejection;
     }
     auto* table = std::get_if<Table>(&field.value);
@@ -253,7 +252,7 @@ Outcome add_envelope(const Event& event, Table& out) {
     if (!event.schema_reference.empty()) {
         FieldValue field;
         if (Outcome rejection =
-                JsonReader("schema_reference", event.schema_reference).read(field)) {
+                JsonReader("column schema_reference", event.schema_reference).read(field)) {
             return rejection;
         }
         out.emplace_back(reserved("schema-reference"), std::move(field));
@@ -270,6 +269,20 @@ Outcome add_envelope(const Event& event, Table& out) {
 }
 
 }  // namespace
+
+std::optional<Rejection> build_arguments(Json arguments, Table& out) {
+    out.clear();
+    FieldValue field;
+    if (Outcome rejection = JsonReader("parameter arguments", arguments).read(field)) {
+        return rejection;
+    }
+    auto* table = std::get_if<Table>(&field.value);
+    if (table == nullptr) {
+        return Rejection{"arguments_not_object", "parameter arguments must be a JSON object"};
+    }
+    out = std::move(*table);
+    return std::nullopt;
+}
 
 std::optional<Rejection> build_headers(const Event& event, Table& out) {
     out.clear();

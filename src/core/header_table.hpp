@@ -20,4 +20,8 @@ inline constexpr int MAX_HEADER_DEPTH = 64;
 /// says why the event can never be sent; `out` is then unspecified.
 std::optional<Rejection> build_headers(const Event& event, Table& out);
 
+/// The arguments of an exchange, a queue or a binding from a JSON object, in its order; or says why
+/// they cannot be sent.
+std::optional<Rejection> build_arguments(Json arguments, Table& out);
+
 }  // namespace outbox

@@ -103,9 +103,11 @@ Outcome check_body(std::size_t bytes, const MessageRules& rules) {
     if (bytes <= rules.max_message_bytes) {
         return std::nullopt;
     }
+    const char* const limit = rules.limit_is_the_brokers
+                                  ? "the broker's limit, learnt from its refusal, is "
+                                  : "the limit outbox_drainer.max_message_bytes is ";
     return Rejection{"message_too_large", "column payload is " + std::to_string(bytes) +
-                                              " bytes long, the limit "
-                                              "outbox_drainer.max_message_bytes is " +
+                                              " bytes long, " + limit +
                                               std::to_string(rules.max_message_bytes)};
 }
 

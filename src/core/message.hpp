@@ -68,6 +68,7 @@ inline constexpr std::size_t USUAL_PROPERTIES_BYTES = 131072 - 8;
 struct MessageRules {
     std::string_view default_exchange;  ///< for rows whose destination is NULL
     std::size_t max_message_bytes = 0;  ///< largest body
+    bool limit_is_the_brokers = false;  ///< not the setting's
     std::size_t max_properties_bytes =
         0;  ///< largest content header frame payload (frame_max less 8)
 };

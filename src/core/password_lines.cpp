@@ -114,8 +114,7 @@ std::string description(const BrokerUri& uri) {
            encode_unprintable(uri.user) + "\"";
 }
 
-std::variant<std::string, PasswordLineError> find_line(std::string_view text,
-                                                       const BrokerUri& uri) {
+std::variant<std::string, NoPassword> find_line(std::string_view text, const BrokerUri& uri) {
     std::size_t number = 0;
     std::size_t malformed = 0;  // the first of them
     while (!text.empty()) {
@@ -133,30 +132,28 @@ std::variant<std::string, PasswordLineError> find_line(std::string_view text,
             continue;
         }
         if (line->password.empty()) {
-            return PasswordLineError{"has no password in line " + std::to_string(number) +
-                                     ", the first for " + description(uri)};
+            return NoPassword{"has no password in line " + std::to_string(number) +
+                              ", the first for " + description(uri)};
         }
         return unescape(line->password);
     }
     if (uri.has_password) {
         return uri.password;
     }
-    const std::string hint = malformed == 0
-                                 ? ""
-                                 : "; line " + std::to_string(malformed) +
-                                       " does not have the form host:port:vhost:user:password";
-    return PasswordLineError{"has no line for " + description(uri) + hint};
+    return NoPassword{"has no line for " + description(uri) +
+                      (malformed == 0 ? " (lines are host:port:vhost:user:password)"
+                                      : " (line " + std::to_string(malformed) +
+                                            " is not host:port:vhost:user:password)")};
 }
 
 }  // namespace
 
-std::variant<std::string, PasswordLineError> find_password(std::string_view text,
-                                                           const BrokerUri& uri) {
+std::variant<std::string, NoPassword> find_password(std::string_view text, const BrokerUri& uri) {
     if (text.find('\0') != std::string_view::npos) {
-        return PasswordLineError{"contains a NUL byte"};
+        return NoPassword{"contains a NUL byte"};
     }
     if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-        return PasswordLineError{"has no password in it"};
+        return NoPassword{"is empty"};
     }
     if (const std::optional<std::string_view> single = find_single_line(text)) {
         return std::string(*single);

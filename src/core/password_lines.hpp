@@ -8,8 +8,8 @@
 
 namespace outbox {
 
-/// Why a password file gives no password, as in "has no password in it"; never repeats any of it.
-struct PasswordLineError {
+/// Why a password file gives no password, as in "has no line for ..."; never repeats any of it.
+struct NoPassword {
     std::string reason;
 };
 
@@ -20,7 +20,6 @@ struct PasswordLineError {
 ///     counts. A field may be * for any; \: and \\ stand for a colon and a backslash; a line that
 ///     begins with # is a comment. Fields are compared decoded: the vhost "/" is written /.
 /// Where no line fits, the password that the URI itself carries is taken, if it does.
-std::variant<std::string, PasswordLineError> find_password(std::string_view text,
-                                                           const BrokerUri& uri);
+std::variant<std::string, NoPassword> find_password(std::string_view text, const BrokerUri& uri);
 
 }  // namespace outbox

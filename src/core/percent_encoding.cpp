@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <cstddef>
-#include <system_error>
 #include <utility>
 
 namespace outbox {
@@ -23,7 +22,7 @@ std::optional<unsigned char> decode_escape(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string> decode_percent(std::string_view what, std::string_view text,
+std::optional<std::string> percent_decode(std::string_view what, std::string_view text,
                                           std::string& out) {
     std::string decoded;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -36,6 +35,7 @@ std::optional<std::string> decode_percent(std::string_view what, std::string_vie
             return "the " + std::string(what) +
                    " contains a % without two hexadecimal digits (a % itself is written %25)";
         }
+        // The client library takes C strings: a NUL would cut the value short.
         if (*byte == 0) {
             return "the " + std::string(what) + " contains %00";
         }

@@ -6,12 +6,13 @@
 
 namespace outbox {
 
-/// Decodes %XX. `what` names the text in the reason for which it is refused, "password" or the
-/// like; a %00 is refused, since it would cut short what is handed on as a C string.
-std::optional<std::string> decode_percent(std::string_view what, std::string_view text,
+/// Decodes %XX in a piece of a URI. Gives why that cannot be done, naming `what` and not the text,
+/// which may be a secret; nullopt: `out` is set.
+std::optional<std::string> percent_decode(std::string_view what, std::string_view text,
                                           std::string& out);
 
-/// Printable ASCII in every encoding and every log: all else, and % itself, becomes %XX.
+/// Printable ASCII, fit for every database encoding and every log: what else the text holds, and %
+/// itself, becomes %XX.
 std::string encode_unprintable(std::string_view text);
 
 bool is_control_or_space(char c);

@@ -268,6 +268,10 @@ bool ReplayLane::lost(Time now, std::string_view why) {
     return false;
 }
 
+void ReplayLane::exchange_missing(std::string_view exchange) {
+    fail("exchange \"" + std::string(exchange) + "\" does not exist");
+}
+
 void ReplayLane::finish_entry(std::size_t index) {
     entries_[index].state = State::done;
     while (first_open_ < entries_.size() && entries_[first_open_].state == State::done) {

@@ -97,10 +97,13 @@ class ReplayLane {
     void rejected(Time now, std::string_view code, std::string_view detail);
     /// Gives the bytes that sent() was told.
     std::size_t settled(Time now, std::size_t ticket, bool ack);
-    /// The connection is gone; what is unconfirmed goes again. `why`: what the broker said, empty
-    /// when the connection was closed without a fault. True: it was this job's doing, which has
-    /// failed by that, so the live lanes may connect again at once.
+    /// The connection or its channel is gone; what is unconfirmed goes again. `why`: what the
+    /// broker said, empty when the connection was closed without a fault. True: it was this job's
+    /// doing, which has failed by that, so the live lanes may connect again at once.
     bool lost(Time now, std::string_view why);
+
+    /// The event to be sent next goes to an exchange that does not exist: the job has failed.
+    void exchange_missing(std::string_view exchange);
 
     std::size_t in_flight() const noexcept { return in_flight_.size(); }
     /// When the message was sent; only for tickets in flight.

@@ -116,8 +116,8 @@ Problem find_broker_problem(const DrainSettings& settings) {
     if (settings.broker_uri.empty()) {
         return std::nullopt;
     }
-    const auto uris = parse_broker_list(settings.broker_uri);
-    if (const auto* error = std::get_if<UriError>(&uris)) {
+    const auto brokers = parse_broker_list(settings.broker_uri);
+    if (const auto* error = std::get_if<UriError>(&brokers)) {
         return setting("broker_uri") + " cannot be used: " + error->reason;
     }
     return std::nullopt;

@@ -48,7 +48,7 @@ Problem find_file_problem(std::string_view what, const std::string& path, bool i
         return file + "is not a regular file";
     }
     if (is_key && is_too_open(status)) {
-        return file + "may be accessed by group or others: chmod 0600";
+        return file + "has group or world access: chmod 0600 (0640 where root owns it)";
     }
     return std::nullopt;
 }
@@ -70,10 +70,10 @@ std::vector<std::string> find_tls_file_problems(const std::vector<BrokerUri>& ur
             continue;
         }
         if (uri.tls->root_cert != "system") {
-            check("sslrootcert", uri.tls->root_cert, false);
+            check("root certificate", uri.tls->root_cert, false);
         }
-        check("sslcert", uri.tls->cert, false);
-        check("sslkey", uri.tls->key, true);
+        check("certificate", uri.tls->cert, false);
+        check("private key", uri.tls->key, true);
     }
     return problems;
 }

@@ -77,8 +77,8 @@ bool refuse(const UriVerdict& verdict, GucSource source) {
         GUC_check_errmsg("invalid value for parameter \"outbox_drainer.broker_uri\"");
         GUC_check_errdetail("The broker URI cannot be used: %s.", verdict.reason);
         GUC_check_errhint(
-            "It has the form amqp://user@host:port/vhost?parameters, or amqps:// for TLS; several "
-            "are separated by commas.");
+            "It has the form amqp://user@host:port/vhost or amqps://...; several are separated by "
+            "commas.");
         return true;
     }
     if (verdict.has_password && !may_hold_password(source)) {
@@ -136,9 +136,9 @@ void define_broker_uri() {
     DefineCustomStringVariable(
         "outbox_drainer.broker_uri",
         "The broker, as amqp://user@host:port/vhost, or several, separated by commas.",
-        "With amqps:// by TLS. The next of several is tried when one cannot be reached. A password "
-        "may be part of it in the configuration file only, and is never shown; better put it into "
-        "password_file. Without a URI drainers are idle.",
+        "Several are tried one after the other. amqps:// means TLS. A password may be part of it "
+        "in the configuration file only, and is never shown; better put it into password_file. "
+        "Without a URI drainers are idle.",
         &shown_uri, "", PGC_SUSET, GUC_SUPERUSER_ONLY, check_broker_uri, assign_broker_uri,
         nullptr);
 }

@@ -1,13 +1,13 @@
 #include "postgres/event_copy.hpp"
 
+#include "postgres/json_tokens.hpp"
+
 extern "C" {
 #include "catalog/namespace.h"
 #include "datatype/timestamp.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
-#include "utils/numeric.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 }
@@ -111,28 +111,6 @@ std::string_view bytes_of(const Row& row, Column column) {
     return value.has_value() ? stored_bytes(*value, row.bytes()) : std::string_view();
 }
 
-// A list of tokens that grows in the current memory context.
-class Tokens {
-  public:
-    void add(JsonToken::Kind kind, std::string_view text = {}) {
-        if (count_ == capacity_) {
-            const std::size_t wanted = capacity_ == 0 ? 16 : capacity_ * 2;
-            const Size bytes = wanted * sizeof(JsonToken);
-            tokens_ =
-                static_cast<JsonToken*>(capacity_ == 0 ? palloc(bytes) : repalloc(tokens_, bytes));
-            capacity_ = wanted;
-        }
-        tokens_[count_++] = {kind, text};
-    }
-
-    Json all() const { return {tokens_, count_}; }
-
-  private:
-    JsonToken* tokens_ = nullptr;
-    std::size_t count_ = 0;
-    std::size_t capacity_ = 0;
-};
-
 // The strings of a JSON column.
 struct JsonText {
     const Row& row;
@@ -148,69 +126,10 @@ struct JsonText {
     }
 };
 
-void add_scalar(Tokens& tokens, const JsonbValue& value, const JsonText& text) {
-    switch (value.type) {
-        case jbvNull:
-            tokens.add(JsonToken::Kind::null);
-            break;
-        case jbvString:
-            tokens.add(JsonToken::Kind::string, text.of(value));
-            break;
-        case jbvNumeric:
-            tokens.add(JsonToken::Kind::number,
-                       DatumGetCString(
-                           DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric))));
-            break;
-        case jbvBool:
-            tokens.add(value.val.boolean ? JsonToken::Kind::boolean_true
-                                         : JsonToken::Kind::boolean_false);
-            break;
-        default:
-            elog(ERROR, "unexpected jsonb scalar type %d", static_cast<int>(value.type));
-    }
-}
-
 Json json_of(const Row& row, Column column, Event& event) {
     const std::optional<Datum> stored = row.get(column);
-    if (!stored.has_value()) {
-        return {};
-    }
-    Jsonb* json = DatumGetJsonbP(*stored);
-    const bool scalar = JB_ROOT_IS_SCALAR(json);
-    const JsonText text{row, column, event};
-    Tokens tokens;
-    JsonbValue value;
-    JsonbIterator* iterator = JsonbIteratorInit(&json->root);
-    for (;;) {
-        switch (JsonbIteratorNext(&iterator, &value, false)) {
-            case WJB_DONE:
-                return tokens.all();
-            case WJB_KEY:
-                tokens.add(JsonToken::Kind::key, text.of(value));
-                break;
-            case WJB_VALUE:
-            case WJB_ELEM:
-                add_scalar(tokens, value, text);
-                break;
-            case WJB_BEGIN_OBJECT:
-                tokens.add(JsonToken::Kind::begin_object);
-                break;
-            case WJB_END_OBJECT:
-                tokens.add(JsonToken::Kind::end_object);
-                break;
-            // jsonb keeps a scalar as an array of one.
-            case WJB_BEGIN_ARRAY:
-                if (!scalar) {
-                    tokens.add(JsonToken::Kind::begin_array);
-                }
-                break;
-            case WJB_END_ARRAY:
-                if (!scalar) {
-                    tokens.add(JsonToken::Kind::end_array);
-                }
-                break;
-        }
-    }
+    return stored.has_value() ? json_tokens(DatumGetJsonbP(*stored), JsonText{row, column, event})
+                              : Json{};
 }
 
 std::optional<std::int64_t> unix_us_of(const Row& row, Column column) {
@@ -276,7 +195,8 @@ const char* const EVENT_COLUMNS =
     "e.attributes, e.source_event_id, e.source_position, e.occurred_at, e.causation_id, "
     "e.correlation_id, e.reply_to, e.traceparent, e.tracestate, e.priority, "
     "(pg_catalog.date_part('epoch', e.expiration) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8, "
-    "e.attempts, e.next_attempt_at IS NOT NULL";
+    "e.attempts, e.next_attempt_at IS NOT NULL, "
+    "coalesce(pg_catalog.starts_with(e.last_error, 'poison:'), false)";
 
 // In the order of EventValues::Column.
 const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS] = {
@@ -323,6 +243,7 @@ void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     event.payload = bytes_of(row, Column::PAYLOAD);
     event.attempts = DatumGetInt32(found.values[Column::ATTEMPTS]);
     event.deferred = DatumGetBool(found.values[Column::DEFERRED]);
+    event.poisoned = DatumGetBool(found.values[Column::POISONED]);
 }
 
 }  // namespace outbox::postgres

@@ -44,6 +44,7 @@ struct EventValues {
         EXPIRATION_MS,
         ATTEMPTS,
         DEFERRED,
+        POISONED,
         COUNT,
     };
     Datum values[COUNT];

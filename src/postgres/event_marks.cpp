@@ -28,17 +28,18 @@ Statement mark_published_statement = {
     {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
     nullptr};
 
+// What is held, and not failed, is not charged.
 Statement mark_failed_statement = {
-    "UPDATE outbox.event e SET attempts = e.attempts OPERATOR(pg_catalog.+) 1,"
+    "UPDATE outbox.event e SET attempts = e.attempts OPERATOR(pg_catalog.+) f.charge,"
     " last_error = f.error, claimed_at = NULL, claimed_by = NULL,"
     " next_attempt_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
     " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval)"
-    " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
-    " AS f(seq, error, delay_ms)"
-    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $4" UNENDED
+    " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),"
+    " pg_catalog.unnest($4)) AS f(seq, error, delay_ms, charge)"
+    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED
     " RETURNING e.seq",
-    4,
-    {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, TEXTOID},
+    5,
+    {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, INT4ARRAYOID, TEXTOID},
     nullptr};
 
 // The last attempt of a dead row is charged here; a rejected row was never sent.
@@ -183,17 +184,21 @@ std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transactio
         const int count = static_cast<int>(marks.size());
         auto* seqs = allocate<std::int64_t>(marks.size());
         auto* delays = allocate<Datum>(marks.size());
+        auto* charges = allocate<Datum>(marks.size());
         TextArray errors(marks.size());
         for (std::size_t i = 0; i < marks.size(); i++) {
             seqs[i] = marks[i].seq;
             delays[i] = Float8GetDatum(static_cast<double>(marks[i].delay.count()));
+            charges[i] = Int32GetDatum(marks[i].charged ? 1 : 0);
             errors.add(storable(marks[i].error.c_str()));
         }
         ArrayType* delay_ms = construct_array(delays, count, FLOAT8OID, sizeof(float8),
                                               FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+        ArrayType* charge =
+            construct_array(charges, count, INT4OID, sizeof(std::int32_t), true, TYPALIGN_INT);
         execute(mark_failed_statement,
                 {bigint_array({seqs, marks.size()}), errors.value(), PointerGetDatum(delay_ms),
-                 text_value(token)},
+                 PointerGetDatum(charge), text_value(token)},
                 Access::write);
         hit = returned_seqs();
     });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "core/drain.hpp"
 #include "core/event.hpp"
@@ -94,6 +95,7 @@ std::optional<std::span<Event>> claim_rows(Transaction& transaction,
 std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction,
                                                             std::span<const std::int64_t> seqs,
                                                             const char* token);
+/// Puts off those that failed, charged, and those that are held, uncharged.
 std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transaction,
                                                          std::span<const FailedMark> marks,
                                                          const char* token);
@@ -140,6 +142,19 @@ std::optional<std::size_t> call_all_followers(Transaction& transaction, bool onl
                                               std::size_t limit);
 /// Rows made due at once when their group is set free.
 inline constexpr int FOLLOWERS_AT_ONCE = 64;
+
+/// Rows looked at in one step of wake_held.
+inline constexpr int LOOKED_AT_ONCE = 1000;
+/// How far a step of wake_held came.
+struct HeldStep {
+    std::size_t woken = 0;                ///< rows that are due now
+    std::optional<std::int64_t> reached;  ///< next_attempt_at to go on behind; nullopt: all is done
+};
+/// Makes due what is held with that last_error (empty: whatever it is held for), as far as the next
+/// LOOKED_AT_ONCE rows of the deferred lane go that come due behind `after`, both times in
+/// microseconds since the Unix epoch.
+std::optional<HeldStep> wake_held(Transaction& transaction, const std::string& error,
+                                  std::int64_t after);
 
 /// Rows above `after` up to `last`, ascending, at most `limit`, whatever their state.
 std::optional<std::span<const HeldRow>> inspect_rows(Transaction& transaction, Ordering ordering,

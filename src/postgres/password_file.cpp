@@ -1,10 +1,8 @@
 #include "postgres/password_file.hpp"
 
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -19,7 +17,7 @@ namespace outbox::postgres {
 
 namespace {
 
-constexpr std::size_t MAX_PASSWORD_FILE = 64 * 1024;
+constexpr std::size_t MAX_PASSWORD_FILE = 65536;
 
 class File {
   public:
@@ -38,46 +36,27 @@ class File {
     int fd_;
 };
 
-/// The text of the file; nothing of it stays in memory.
-class Contents {
-  public:
-    Contents() : bytes_(std::make_unique<Bytes>()) {}
-    ~Contents() { ::explicit_bzero(bytes_->data(), bytes_->size()); }
-    Contents(const Contents&) = delete;
-    Contents& operator=(const Contents&) = delete;
-
-    std::optional<PasswordError> read(int fd);
-    std::string_view text() const { return {bytes_->data(), length_}; }
-
-  private:
-    using Bytes = std::array<char, MAX_PASSWORD_FILE>;
-    std::unique_ptr<Bytes> bytes_;
-    std::size_t length_ = 0;
-};
-
 PasswordError system_failure() {
     char buffer[128];
     return {std::string("cannot be read: ") + ::strerror_r(errno, buffer, sizeof(buffer))};
 }
 
-std::optional<PasswordError> Contents::read(int fd) {
-    while (length_ < bytes_->size()) {
-        const ::ssize_t got = ::read(fd, bytes_->data() + length_, bytes_->size() - length_);
-        if (got == 0) {
-            return std::nullopt;
-        }
-        if (got > 0) {
-            length_ += static_cast<std::size_t>(got);
-        } else if (errno != EINTR) {
-            return system_failure();
-        }
-    }
-    return PasswordError{"is too long"};
-}
+/// Holds what is read and wipes it.
+class Secret {
+  public:
+    Secret() : bytes_(MAX_PASSWORD_FILE, '\0') {}
+    ~Secret() { ::explicit_bzero(bytes_.data(), bytes_.size()); }
+    Secret(const Secret&) = delete;
+    Secret& operator=(const Secret&) = delete;
+    std::string& bytes() { return bytes_; }
 
-std::optional<PasswordError> find_file_problem(int fd) {
+  private:
+    std::string bytes_;
+};
+
+std::optional<PasswordError> find_file_problem(const File& file) {
     struct stat status {};
-    if (fd < 0 || ::fstat(fd, &status) != 0) {
+    if (file.fd() < 0 || ::fstat(file.fd(), &status) != 0) {
         return system_failure();
     }
     if (!S_ISREG(status.st_mode)) {
@@ -89,21 +68,44 @@ std::optional<PasswordError> find_file_problem(int fd) {
     return std::nullopt;
 }
 
+// Gives how much was read.
+std::variant<std::size_t, PasswordError> read_all(const File& file, std::string& bytes) {
+    std::size_t length = 0;
+    for (;;) {
+        const ::ssize_t got = ::read(file.fd(), bytes.data() + length, bytes.size() - length);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return system_failure();
+        }
+        if (got == 0) {
+            return length;
+        }
+        length += static_cast<std::size_t>(got);
+        if (length == bytes.size()) {
+            return PasswordError{"is too long"};
+        }
+    }
+}
+
 }  // namespace
 
 std::variant<std::string, PasswordError> read_password_file(const std::string& path,
                                                             const BrokerUri& uri) {
     const File file(path);
-    if (std::optional<PasswordError> problem = find_file_problem(file.fd())) {
-        return std::move(*problem);
+    if (std::optional<PasswordError> problem = find_file_problem(file)) {
+        return *std::move(problem);
     }
-    Contents contents;
-    if (std::optional<PasswordError> problem = contents.read(file.fd())) {
-        return std::move(*problem);
+    Secret secret;
+    const auto read = read_all(file, secret.bytes());
+    if (const auto* error = std::get_if<PasswordError>(&read)) {
+        return *error;
     }
-    auto found = find_password(contents.text(), uri);
-    if (auto* error = std::get_if<PasswordLineError>(&found)) {
-        return PasswordError{std::move(error->reason)};
+    const std::string_view text(secret.bytes().data(), std::get<std::size_t>(read));
+    auto found = find_password(text, uri);
+    if (auto* none = std::get_if<NoPassword>(&found)) {
+        return PasswordError{std::move(none->reason)};
     }
     return std::get<std::string>(std::move(found));
 }

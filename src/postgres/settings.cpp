@@ -51,6 +51,12 @@ int missing_exchange = static_cast<int>(MissingExchange::hold);
 int max_message_bytes = 0;
 bool drop_allowed = false;
 
+constexpr config_enum_entry missing_exchange_values[] = {
+    {"hold", static_cast<int>(MissingExchange::hold), false},
+    {"fail", static_cast<int>(MissingExchange::fail), false},
+    {nullptr, 0, false},
+};
+
 bool check_exchange(char** value, void**, GucSource) {
     size_t length = *value == nullptr ? 0 : strlen(*value);
     if (length > MAX_SHORT_STRING) {
@@ -60,12 +66,6 @@ bool check_exchange(char** value, void**, GucSource) {
     }
     return true;
 }
-
-const config_enum_entry MISSING_EXCHANGE_WORDS[] = {
-    {"hold", static_cast<int>(MissingExchange::hold), false},
-    {"fail", static_cast<int>(MissingExchange::fail), false},
-    {nullptr, 0, false},
-};
 
 struct TextSetting {
     const char* name;
@@ -115,11 +115,11 @@ void define_broker_settings() {
     define_broker_uri();
     define(TextSetting{
         .name = "outbox_drainer.password_file",
-        .summary = "A file with the password for the broker, or with those of several.",
+        .summary = "A file with the password for the broker.",
         .description =
-            "One line, the password; or lines of host:port:vhost:user:password, as in .pgpass. "
-            "Read again at each connection. Nobody but the server's operating system user may "
-            "have access to it. A relative path starts at the data directory.",
+            "Its only line is the password, or its lines are host:port:vhost:user:password. Read "
+            "again at each connection. Only the server's operating system user should be "
+            "able to read it. A relative path starts at the data directory.",
         .variable = &password_file,
         .initial = "",
         .flags = GUC_SUPERUSER_ONLY,
@@ -140,8 +140,8 @@ void define_broker_settings() {
     DefineCustomEnumVariable(
         "outbox_drainer.missing_exchange",
         "What becomes of an event whose exchange does not exist.",
-        "hold: it waits, uncharged, until the exchange is there. fail: an attempt has failed.",
-        &missing_exchange, static_cast<int>(MissingExchange::hold), MISSING_EXCHANGE_WORDS,
+        "hold: it waits, uncharged, until the exchange is there; fail: an attempt is spent.",
+        &missing_exchange, static_cast<int>(MissingExchange::hold), missing_exchange_values,
         PGC_SUSET, 0, nullptr, nullptr, nullptr);
     define(IntSetting{
         .name = "outbox_drainer.publish_rate",

@@ -70,6 +70,7 @@ void init_slot(DrainerSlot& slot) {
     pg_atomic_init_u64(&slot.state_since, 0);
     pg_atomic_init_u32(&slot.in_flight, 0);
     pg_atomic_init_u32(&slot.relay_changed, 0);
+    pg_atomic_init_u32(&slot.asked, 0);
     pg_atomic_init_u64(&slot.halted_on, 0);
     init_counters(slot.counters);
     init_buckets(slot.buckets);

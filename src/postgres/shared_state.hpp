@@ -10,6 +10,7 @@ extern "C" {
 
 #include "core/buckets.hpp"
 #include "core/drainer_state.hpp"
+#include "postgres/broker_requests.hpp"
 
 namespace outbox::postgres {
 
@@ -84,6 +85,7 @@ struct DrainerSlot {
     pg_atomic_uint32 wake;           ///< a wake is under way, no need for another
     pg_atomic_uint32 recheck;        ///< look whether the extension is still there
     pg_atomic_uint32 relay_changed;  ///< read the relay's settings again
+    pg_atomic_uint32 asked;          ///< a session has a question to the broker
     pg_atomic_uint32 state;          ///< DrainerState
     pg_atomic_uint64 state_since;    ///< TimestampTz
     pg_atomic_uint32 in_flight;      ///< messages sent and not confirmed
@@ -107,6 +109,7 @@ struct SharedState {
     pg_atomic_uint32 launcher_procno;
     pg_atomic_uint32 launcher_wake;
     uint64 server_start;  ///< microseconds; part of the claim token
+    BrokerRequests broker_requests;
     int slot_count;
     DrainerSlot slots[FLEXIBLE_ARRAY_MEMBER];
 };

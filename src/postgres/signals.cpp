@@ -1,7 +1,6 @@
 #include "postgres/signals.hpp"
 
 #include <csignal>
-#include <sys/socket.h>
 
 extern "C" {
 #include "postmaster/bgworker.h"
@@ -22,9 +21,7 @@ constexpr int TICK_MS = 500;
 volatile sig_atomic_t stop_flag = 0;
 volatile sig_atomic_t cancel_flag = 0;
 volatile sig_atomic_t in_transaction = 0;
-volatile sig_atomic_t send_fd = -1;
 volatile TimestampTz stop_deadline = 0;
-volatile TimestampTz send_deadline = 0;
 volatile long shutdown_timeout_ms = 3000;
 
 TimeoutId watchdog = MAX_TIMEOUTS;
@@ -46,18 +43,13 @@ extern "C" void on_sigint(int signal) {
 }
 
 void on_tick() {
-    const TimestampTz now = GetCurrentTimestamp();
-    const bool stop_is_over = stop_flag != 0 && now >= stop_deadline;
-    if (in_transaction != 0 && stop_is_over) {
+    if (in_transaction != 0 && stop_flag != 0 && GetCurrentTimestamp() >= stop_deadline) {
         die(SIGTERM);
-    }
-    if (send_fd >= 0 && (now >= send_deadline || stop_is_over)) {
-        shutdown(send_fd, SHUT_RDWR);
     }
 }
 
-// The timer is left running over short pauses between guarded sections: starting and stopping it
-// for each of them would cost two system calls a message. quiet_watchdog ends it before a wait.
+// The timer is left running over short pauses between transactions: starting and stopping it for
+// each of them would cost two system calls. quiet_watchdog ends it before a wait.
 void start_ticking() {
     if (!ticking && watchdog != MAX_TIMEOUTS) {
         const TimestampTz first = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TICK_MS);
@@ -108,16 +100,6 @@ void quiet_watchdog() {
         disable_timeout(watchdog, false);
         ticking = false;
     }
-}
-
-void begin_send(int fd, Duration limit) {
-    start_ticking();
-    send_deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), limit.count());
-    send_fd = fd;
-}
-
-void end_send() {
-    send_fd = -1;
 }
 
 }  // namespace outbox::postgres

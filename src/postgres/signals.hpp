@@ -22,16 +22,10 @@ void leave_transaction();
 bool cancel_seen();
 void forget_cancel();
 
-/// The watchdog: a timer that ticks while a guarded section runs. It turns a stop request into
-/// `die` when a transaction hangs, and shuts the broker's socket down when a send hangs, since
-/// nothing else can end either (a blocked send restarts its poll after every signal).
+/// The watchdog: a timer that ticks while a transaction runs and turns a stop request into `die`
+/// when it hangs.
 void register_watchdog();
 /// Stops the timer before a long wait, so that an idle drainer costs nothing.
 void quiet_watchdog();
-
-/// Guards what follows until end_send(): a send on `fd` that blocks for longer than `limit` is
-/// ended by shutting the socket down.
-void begin_send(int fd, Duration limit);
-void end_send();
 
 }  // namespace outbox::postgres

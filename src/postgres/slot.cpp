@@ -40,6 +40,7 @@ void detach(int, Datum index) {
     LWLockAcquire(state->lock, LW_EXCLUSIVE);
     if (slot.pid == MyProcPid) {
         bury_buckets(slot);
+        end_broker_requests(DatumGetInt32(index));
         slot.pid = 0;
         set_connected(slot, false, GetCurrentTimestamp());
         slot.broker[0] = '\0';
@@ -138,6 +139,10 @@ bool Slot::take_recheck() {
 
 bool Slot::take_relay_changed() {
     return pg_atomic_exchange_u32(&slot_->relay_changed, 0) != 0;
+}
+
+bool Slot::take_asked() {
+    return pg_atomic_exchange_u32(&slot_->asked, 0) != 0;
 }
 
 void Slot::set_halted_on(std::int64_t seq) {

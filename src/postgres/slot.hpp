@@ -43,6 +43,9 @@ class Slot {
     /// Whether a relay was altered since the last call.
     bool take_relay_changed();
 
+    /// Whether a session has put a question to the broker since the last call.
+    bool take_asked();
+
     void set_halted_on(std::int64_t seq);
 
     void set_present();

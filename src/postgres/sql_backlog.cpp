@@ -28,7 +28,7 @@ constexpr const char* FIND_FLOOR =
 #define ROWS(undone, lane)                                                           \
     "SELECT e.seq, e.published_at IS NULL AND e.dead_at IS NULL" undone              \
     " AS undone, e.claimed_by IS NOT NULL AS claimed, e.next_attempt_at IS NOT NULL" \
-    " AND (e.attempts > 0 OR e.last_error IS NOT NULL) AS tried,"                    \
+    " AND e.attempts > 0 AS tried,"                                                  \
     " e.next_attempt_at = 'infinity' AND e.available_at IS DISTINCT FROM 'infinity'" \
     " AS behind, greatest(e.enqueued_at, e.available_at) AS since"                   \
     " FROM outbox.event AS e WHERE " lane

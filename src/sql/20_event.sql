@@ -66,7 +66,7 @@ CREATE UNIQUE INDEX event_message_id_key ON outbox.event (source, message_id)
     WHERE message_id IS NOT NULL;
 CREATE INDEX event_due_idx ON outbox.event (next_attempt_at, seq)
     WHERE next_attempt_at IS NOT NULL;
--- Deferred events that hold their group: failed, requeued, or waiting behind such a one. One that is merely
+-- Deferred events that hold their group: failed, held, requeued, or waiting behind such a one. One that is merely
 -- scheduled (next_attempt_at is available_at) holds nobody, and is not in here.
 CREATE INDEX event_held_key_idx ON outbox.event (source, key, seq)
     WHERE next_attempt_at IS NOT NULL AND next_attempt_at IS DISTINCT FROM available_at;
@@ -121,7 +121,7 @@ COMMENT ON COLUMN outbox.event.available_at IS 'Not to be published before this 
 COMMENT ON COLUMN outbox.event.enqueued_at IS 'When the event was inserted';
 COMMENT ON COLUMN outbox.event.attempts IS 'Failures that were charged to this event; 0 for an event published at first try';
 COMMENT ON COLUMN outbox.event.next_attempt_at IS 'Set while the event is deferred: when it is due; infinity: it waits for an earlier event of its key';
-COMMENT ON COLUMN outbox.event.last_error IS 'Why the last attempt failed; begins with its class: nack, unroutable, rejected or poison';
+COMMENT ON COLUMN outbox.event.last_error IS 'Why the last attempt failed, or what the event was held for; begins with its class: nack, unroutable, rejected, poison or held';
 COMMENT ON COLUMN outbox.event.claimed_at IS 'When a drainer took the event in hand';
 COMMENT ON COLUMN outbox.event.claimed_by IS 'Token of the claim under which a drainer has the event in hand';
 COMMENT ON COLUMN outbox.event.published_at IS 'When the broker''s confirm was recorded; with dead_at NULL too there is work left';

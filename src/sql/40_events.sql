@@ -6,7 +6,7 @@ SELECT
         WHEN e.published_at IS NOT NULL THEN 'published'
         WHEN e.dead_at IS NOT NULL THEN coalesce(e.outcome, 'dead')
         WHEN e.claimed_by IS NOT NULL THEN 'publishing'
-        WHEN e.next_attempt_at IS NOT NULL AND (e.attempts > 0 OR e.last_error IS NOT NULL) THEN 'failed'
+        WHEN e.next_attempt_at IS NOT NULL AND e.attempts > 0 THEN 'failed'
         ELSE 'pending'
     END AS status,
     e.source,
@@ -62,5 +62,5 @@ $$;
 COMMENT ON COLUMN outbox.events.message_id IS
     'The message_id under which the event is sent: the one it was given, else the TypeID of its id';
 COMMENT ON COLUMN outbox.events.status IS
-    'pending (not tried yet, scheduled, or waiting behind its key), publishing (in a drainer''s hand), failed (will be tried again), published, or how it ended: dead, rejected, discarded';
+    'pending (no attempt was charged: new, scheduled, waiting behind its key, or held for an exchange that does not exist), publishing (in a drainer''s hand), failed (will be tried again), published, or how it ended: dead, rejected, discarded';
 

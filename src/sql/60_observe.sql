@@ -94,7 +94,7 @@ COMMENT ON COLUMN outbox.stat_drainer.failed IS 'Attempts that failed and were c
 COMMENT ON COLUMN outbox.stat_drainer.rejected IS 'Events refused for good';
 COMMENT ON COLUMN outbox.stat_drainer.dead IS 'Events that used up their attempts';
 COMMENT ON COLUMN outbox.stat_drainer.deferred IS 'Events put behind another one that failed';
-COMMENT ON COLUMN outbox.stat_drainer.held IS 'Events put off, without a charge, until the broker has what they need; this version puts none off';
+COMMENT ON COLUMN outbox.stat_drainer.held IS 'Times that events were put off, without a charge, until the broker has what they need';
 COMMENT ON COLUMN outbox.stat_drainer.released IS 'Claims given back without a charge';
 COMMENT ON COLUMN outbox.stat_drainer.expired_leases IS 'Claims of dead or stuck drainers taken back';
 COMMENT ON COLUMN outbox.stat_drainer.stale_marks IS 'Marks without effect because the claim had been lost';
@@ -181,7 +181,7 @@ COMMENT ON COLUMN outbox.stat_relay.failed IS 'Attempts that failed and were cha
 COMMENT ON COLUMN outbox.stat_relay.rejected IS 'Events refused for good';
 COMMENT ON COLUMN outbox.stat_relay.dead IS 'Events that used up their attempts';
 COMMENT ON COLUMN outbox.stat_relay.deferred IS 'Events put behind another one that failed';
-COMMENT ON COLUMN outbox.stat_relay.held IS 'Events put off, without a charge, until the broker has what they need; this version puts none off';
+COMMENT ON COLUMN outbox.stat_relay.held IS 'Times that events were put off, without a charge, until the broker has what they need';
 COMMENT ON COLUMN outbox.stat_relay.released IS 'Claims given back without a charge';
 COMMENT ON COLUMN outbox.stat_relay.reclaimed IS 'Claims of dead or stuck drainers taken back';
 COMMENT ON COLUMN outbox.stat_relay.stale_marks IS 'Marks without effect because the claim had been lost';

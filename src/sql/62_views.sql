@@ -10,13 +10,13 @@ SELECT v.*
 FROM outbox.events AS v
 WHERE v.next_attempt_at IS NOT NULL AND v.status = 'pending';
 COMMENT ON VIEW outbox.pending IS
-    'Events that nobody has tried to publish yet: new, scheduled, requeued, or waiting behind an earlier one';
+    'Events without a charged attempt: new, scheduled, requeued, waiting behind an earlier one, or held for an exchange that does not exist, which last_error names';
 
 CREATE VIEW outbox.failed AS
 SELECT v.*
 FROM outbox.events AS v
 WHERE v.next_attempt_at IS NOT NULL AND v.status = 'failed';
-COMMENT ON VIEW outbox.failed IS 'Events that failed and will be tried again';
+COMMENT ON VIEW outbox.failed IS 'Events of which at least one attempt failed, and that will be tried again';
 
 CREATE VIEW outbox.dead AS
 SELECT v.*
@@ -89,12 +89,13 @@ BEGIN ATOMIC
                 WHEN u.claimed_by IS NOT NULL THEN 'claimed'
                 WHEN EXISTS (SELECT FROM outbox.relay AS r WHERE r.paused_at IS NOT NULL) THEN 'paused'
                 WHEN u.next_attempt_at = 'infinity' THEN 'behind'
+                WHEN u.next_attempt_at IS NOT NULL AND u.last_error LIKE 'held: %' THEN 'held'
                 WHEN u.status = 'failed' THEN 'failing'
                 ELSE 'pending'
             END AS reason,
-            -- What was requeued or released is due since then.
+            -- What was requeued or released is due since then. What is held was due before it was put off.
             greatest(u.enqueued_at, u.available_at, u.claimed_at,
-                CASE WHEN u.status = 'pending' AND u.next_attempt_at < 'infinity' THEN u.next_attempt_at END) AS since
+                CASE WHEN u.status = 'pending' AND u.last_error IS NULL AND u.next_attempt_at < 'infinity' THEN u.next_attempt_at END) AS since
         FROM undone AS u
     )
     SELECT j.id, j.seq, j.reason, j.since, j.status, j.source, j.key, j.event_type, j.attempts,
@@ -104,6 +105,6 @@ BEGIN ATOMIC
     ORDER BY j.seq;
 END;
 COMMENT ON FUNCTION outbox.stuck(interval) IS
-    'Events that should have been done for longer than this, in the order of seq, with the reason in a word: claimed (in a drainer''s hand for that long), paused (the relay is), failing (tried in vain), behind (waits for an earlier event) or pending (nobody has tried it). For members of pg_monitor';
+    'Events that should have been done for longer than this, in the order of seq, with the reason in a word: claimed (in a drainer''s hand for that long), paused (the relay is), failing (tried in vain), held (for an exchange that does not exist, see last_error), behind (waits for an earlier event) or pending (nobody has tried it). For members of pg_monitor';
 REVOKE ALL ON FUNCTION outbox.stuck(interval) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION outbox.stuck(interval) TO pg_monitor;

@@ -69,6 +69,20 @@ $$;
 COMMENT ON FUNCTION outbox.why_claimed(outbox.event) IS 'Piece of outbox.why(): who has the event in hand';
 REVOKE ALL ON FUNCTION outbox.why_claimed(outbox.event) FROM PUBLIC;
 
+CREATE FUNCTION outbox.why_held(e outbox.event) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp
+    RETURN CASE
+        WHEN e.last_error ~ '^held: exchange ".*" does not exist$' THEN
+            format('waits for %s, which does not exist; it is looked for every few seconds',
+                substring(e.last_error FROM '^held: (exchange ".*") does not exist$'))
+                || CASE WHEN e.attempts > 0 THEN '; failed attempts before: ' || e.attempts ELSE '' END
+        WHEN e.last_error LIKE 'held: %' THEN
+            format('put off until %s, not charged: %s', outbox.why_time(e.next_attempt_at), substr(e.last_error, 7))
+    END;
+COMMENT ON FUNCTION outbox.why_held(outbox.event) IS 'Piece of outbox.why(): what the event is held for';
+REVOKE ALL ON FUNCTION outbox.why_held(outbox.event) FROM PUBLIC;
+
 -- Those that are due say nothing: they are about to be taken.
 CREATE FUNCTION outbox.why_deferred(e outbox.event, relay outbox.relay) RETURNS text
     LANGUAGE plpgsql STABLE PARALLEL SAFE
@@ -82,6 +96,7 @@ BEGIN
         WHEN e.next_attempt_at IS NULL OR e.next_attempt_at <= clock_timestamp() THEN NULL
         WHEN e.next_attempt_at = e.available_at THEN 'waits for its time, ' || until
         WHEN e.next_attempt_at = 'infinity' THEN NULL
+        WHEN e.last_error LIKE 'held: %' THEN outbox.why_held(e)
         WHEN e.attempts > 0 THEN format('backing off until %s after failed attempt %s%s%s', until, e.attempts,
             CASE WHEN most > 0 THEN ' of ' || most END, ': ' || e.last_error)
         WHEN e.last_error IS NOT NULL THEN format('put off until %s, not charged: %s', until, e.last_error)
@@ -198,8 +213,8 @@ CREATE FUNCTION outbox.why_drainer(d outbox.stat_drainer) RETURNS text
         WHEN d.state = 'misconfigured' THEN
             'the drainer is misconfigured since ' || outbox.why_time(d.state_since) || coalesce(': ' || d.last_error, '')
         WHEN d.state = 'blocked' THEN
-            format('the broker "%s" blocks publishing since %s: %s', d.broker, outbox.why_time(d.state_since),
-                regexp_replace(d.last_error, '^blocked by the broker: ', ''))
+            format('the broker "%s" blocks publishing since %s%s', d.broker, outbox.why_time(d.state_since),
+                ': ' || substring(d.last_error FROM '^blocked by the broker: (.*)'))
         WHEN d.connected_since IS NULL AND d.state = 'idle' THEN
             'no broker is configured: outbox_drainer.broker_uri is not set'
         WHEN d.connected_since IS NULL AND d.state IN ('connecting', 'backoff') THEN
@@ -212,17 +227,17 @@ CREATE FUNCTION outbox.why_drainer(d outbox.stat_drainer) RETURNS text
 COMMENT ON FUNCTION outbox.why_drainer(outbox.stat_drainer) IS 'Piece of outbox.why(): what keeps a drainer from publishing';
 REVOKE ALL ON FUNCTION outbox.why_drainer(outbox.stat_drainer) FROM PUBLIC;
 
-CREATE FUNCTION outbox.why_nothing_is_drained() RETURNS text
+CREATE FUNCTION outbox.why_no_drainer_comes() RETURNS text
     LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
     SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    preloaded CONSTANT boolean := outbox.preloaded();  -- loads the library, so that its settings are known
     databases CONSTANT text := current_setting('outbox_drainer.databases');
-    found record;
 BEGIN
     IF pg_is_in_recovery() THEN
         RETURN 'no drainer runs: this server is a standby';
-    ELSIF NOT outbox.preloaded() THEN
+    ELSIF NOT preloaded THEN
         RETURN 'no drainer runs: outbox_drainer is not in shared_preload_libraries';
     ELSIF databases <> '' AND NOT EXISTS (
         SELECT FROM string_to_table(databases, ',') AS d WHERE trim(d) = current_database()
@@ -230,6 +245,24 @@ BEGIN
         RETURN 'no drainer runs: this database is not in outbox_drainer.databases';
     ELSIF NOT outbox.launcher_runs() THEN
         RETURN 'no drainer runs: the launcher does not run; if it stays so, raise max_worker_processes and restart the server';
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox.why_no_drainer_comes() IS
+    'Piece of outbox.why(): why this database will have no drainer until somebody does something about it';
+REVOKE ALL ON FUNCTION outbox.why_no_drainer_comes() FROM PUBLIC;
+
+CREATE FUNCTION outbox.why_nothing_is_drained() RETURNS text
+    LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+    SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    never CONSTANT text := outbox.why_no_drainer_comes();
+    found record;
+BEGIN
+    IF never IS NOT NULL THEN
+        RETURN never;
     END IF;
     SELECT count(*) AS drainers, count(t.trouble) AS troubled, min(t.trouble) AS trouble,
         string_agg(format('drainer %s: %s', d.worker, t.trouble), '; ' ORDER BY d.worker) FILTER (WHERE t.trouble IS NOT NULL) AS each
@@ -277,7 +310,7 @@ BEGIN
                 WHEN 'per_key' THEN format(' of key "%s"', e.key)
                 WHEN 'per_source' THEN format(' of source "%s"', e.source)
             END,
-            coalesce(outbox.why_own(ahead, relay), 'due again after ' || ahead.last_error, 'not published yet'))
+            coalesce(outbox.why_own(ahead, relay), 'due again after ' || regexp_replace(ahead.last_error, '^held: ', 'it was held: '), 'not published yet'))
         WHEN waits THEN 'deferred behind an event that has ended; the next sweep makes it due'
         WHEN e.next_attempt_at IS NULL AND e.seq <= (SELECT s.floor FROM outbox.relay_state AS s WHERE s.relay = relay.name) THEN
             'made free again behind what drainers have read; their sweep finds it'
@@ -318,8 +351,10 @@ BEGIN
         nobody := outbox.why_nothing_is_drained();
         IF own IS NULL AND paused IS NULL AND nobody IS NULL THEN
             own := CASE WHEN mine THEN 'not committed yet: this transaction has written it'
-                ELSE 'is next: a drainer takes it at its next look' || coalesce(
-                    format('; failed attempts: %s, the last error: ', e.attempts) || e.last_error, '')
+                ELSE 'is next: a drainer takes it at its next look' || coalesce(CASE
+                    WHEN e.last_error LIKE 'held: %' THEN '; it was ' || e.last_error
+                    ELSE format('; failed attempts: %s, the last error: ', e.attempts) || e.last_error
+                END, '')
                 END;
         END IF;
     END IF;

@@ -205,7 +205,8 @@ BEGIN
             HINT = 'outbox.replay() sends published events again.';
     ELSIF event.status = 'publishing' THEN
         PERFORM outbox.refuse_claimed(id, 'requeued', event.claimed_at, event.claimed_by);
-    ELSIF event.status = 'pending' OR event.status = 'failed' AND event.next_attempt_at = 'infinity' THEN
+    -- What is held may be made due, as what has failed.
+    ELSIF event.next_attempt_at = 'infinity' OR event.status = 'pending' AND event.last_error IS NULL THEN
         PERFORM outbox.refuse_pending(id, event.available_at, event.next_attempt_at,
             (SELECT h.id FROM outbox.held_events('default', event.source, event.key, false, 1) AS h WHERE h.id <> id));
     END IF;
@@ -222,7 +223,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox.requeue(uuid) IS
-    'Lets an event that failed, died, was rejected or was discarded begin anew, now and ahead of later ones of its group; says what it was. For roles that were granted EXECUTE';
+    'Lets an event that failed, is held, died, was rejected or was discarded begin anew, now and ahead of later ones of its group; says what it was. For roles that were granted EXECUTE';
 REVOKE ALL ON FUNCTION outbox.requeue(uuid) FROM PUBLIC;
 
 CREATE FUNCTION outbox.requeue_dead(

@@ -2,22 +2,21 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "core/message.hpp"
 #include "postgres/log.hpp"
 #include "postgres/password_file.hpp"
-#include "postgres/signals.hpp"
 #include "postgres/wait.hpp"
 
 namespace outbox::worker {
 
 namespace {
 
-// A send that takes longer than this, and than its size takes on a slow line, has met a peer that
-// does not read.
-constexpr Duration SEND_LIMIT{5000};
-constexpr std::size_t SLOW_LINE_BYTES_PER_MS = 1000;
+// AMQP's reply code for a name that there is not.
+constexpr std::uint16_t NOT_FOUND = 404;
 // How long the broker has to answer a goodbye.
 constexpr Duration GOODBYE{200};
 // What a message takes beside its body and headers: frames, routing and the other properties.
@@ -34,31 +33,43 @@ std::string connection_name(std::string_view database) {
 
 BrokerLink::BrokerLink(Drain& drain, postgres::Slot& slot) : drain_(drain), slot_(slot) {}
 
-void BrokerLink::open(Time now, const DrainSettings& settings) {
-    connecting_ = true;
-    auto parsed = parse_broker_uri(settings.broker_uri);
+// The URI with its password, which is read anew each time, so that a changed one needs no restart.
+std::optional<BrokerUri> BrokerLink::read_uri(Time now, const DrainSettings& settings,
+                                              std::size_t broker) {
+    auto parsed = parse_broker_list(settings.broker_uri);
     if (const UriError* error = std::get_if<UriError>(&parsed)) {
         lost(now, {amqp::FailureClass::configuration, "broker_uri: " + error->reason});
-        return;
+        return std::nullopt;
     }
-    BrokerUri uri = std::get<BrokerUri>(std::move(parsed));
+    const auto& list = std::get<std::vector<BrokerUri>>(parsed);
+    BrokerUri uri = list[broker % list.size()];
     broker_ = display_name(uri);
-    if (!settings.password_file.empty()) {
+    if (!settings.password_file.empty() && uri.auth == AuthMechanism::plain) {
         auto password = postgres::read_password_file(settings.password_file, uri);
         if (const auto* error = std::get_if<postgres::PasswordError>(&password)) {
             lost(now, {amqp::FailureClass::configuration,
                        "password file \"" + settings.password_file + "\" " + error->reason});
-            return;
+            return std::nullopt;
         }
         uri.password = std::get<std::string>(std::move(password));
     }
+    return uri;
+}
+
+void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broker) {
+    connecting_ = true;
+    const std::optional<BrokerUri> uri = read_uri(now, settings, broker);
+    if (!uri.has_value()) {
+        return;
+    }
     slot_.set_broker(broker_, false);
     amqp::Options options;
-    options.heartbeat = settings.heartbeat;
+    options.heartbeat = uri->heartbeat.value_or(settings.heartbeat);
     options.product = "outbox_drainer";
     options.version = OUTBOX_DRAINER_VERSION;
     options.connection_name = connection_name(slot_.database_name());
-    if (connection_.open(uri, options) == amqp::Connection::Progress::failed) {
+    drain_.connecting_within(uri->connect_timeout.value_or(settings.connect_timeout));
+    if (connection_.open(*uri, options) == amqp::Connection::Progress::failed) {
         lost(now, connection_.failure());
     }
 }
@@ -85,22 +96,21 @@ void BrokerLink::pump(Time now) {
     }
 }
 
-namespace {
-
-std::string mandatory_key(std::string_view message_id, std::string_view app_id) {
-    return std::string(app_id) + '\0' + std::string(message_id);
-}
-
-}  // namespace
-
 void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
     if (const auto* confirm = std::get_if<amqp::Confirm>(&incoming)) {
-        if (!drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack)) {
+        if (!drain_.confirmed(now, confirm->channel, confirm->tag, confirm->multiple,
+                              confirm->ack)) {
             close(now, "the broker confirmed delivery tag " + std::to_string(confirm->tag) +
                            ", which is not open");
         }
     } else if (const auto* returned = std::get_if<amqp::Returned>(&incoming)) {
         note_returned(*returned);
+    } else if (const auto* closed = std::get_if<amqp::ChannelClosed>(&incoming)) {
+        note_closed_channel(now, *closed);
+    } else if (const auto* opened = std::get_if<amqp::ChannelOpened>(&incoming)) {
+        drain_.channel_opened(opened->channel);
+    } else if (const auto* answer = std::get_if<amqp::Answer>(&incoming)) {
+        note_answer(now, *answer);
     } else if (const auto* blocked = std::get_if<amqp::Blocked>(&incoming)) {
         drain_.blocked();
         slot_.set_error("blocked by the broker: " + blocked->reason);
@@ -109,38 +119,36 @@ void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
     } else if (std::holds_alternative<amqp::Unblocked>(incoming)) {
         drain_.unblocked();
         postgres::log_line("outbox_drainer: broker \"" + broker_ + "\" accepts messages again");
-    } else if (const auto* closed = std::get_if<amqp::Closed>(&incoming)) {
-        lost(now, closed->failure);
+    } else if (const auto* gone = std::get_if<amqp::Closed>(&incoming)) {
+        lost(now, gone->failure);
     }
 }
 
-// The broker says which message came back by what the message itself said, not by its place among
-// others.
-void BrokerLink::note_returned(const amqp::Returned& returned) {
-    const auto found = mandatory_.find(mandatory_key(returned.message_id, returned.app_id));
-    if (found == mandatory_.end()) {
-        postgres::log_warning("outbox_drainer: the broker returned a message that was not sent",
-                              "Its message_id is \"" + returned.message_id + "\".");
+// The same words again are not logged: a thousand events for one exchange are one piece of news.
+void BrokerLink::note_closed_channel(Time now, const amqp::ChannelClosed& closed) {
+    forget_mandatory(closed.channel);
+    const std::string text = std::to_string(closed.code) + " " + closed.text;
+    slot_.set_error("channel closed by the broker: " + text);
+    if (!drain_.channel_closed(now, closed.channel, closed.code, closed.text)) {
+        close(now, "channel closed by the broker: " + text);
         return;
     }
-    drain_.returned(found->second, std::to_string(returned.reply_code) + " " + returned.reply_text +
-                                       " (exchange \"" + returned.exchange + "\", routing key \"" +
-                                       returned.routing_key + "\")");
-}
-
-void BrokerLink::remember_mandatory(std::uint64_t tag, const Message& message) {
-    while (!mandatory_order_.empty() && !drain_.is_unconfirmed(mandatory_order_.front()->second)) {
-        mandatory_.erase(mandatory_order_.front());
-        mandatory_order_.pop_front();
+    if (text != reported_close_) {
+        reported_close_ = text;
+        postgres::log_warning("outbox_drainer: broker \"" + broker_ +
+                                  "\" could not take a message and closed its channel",
+                              "It said: " + text + ".",
+                              "The event is looked for, and charged if it is found; the others are "
+                              "sent again.");
     }
-    mandatory_order_.push_back(mandatory_.emplace(
-        mandatory_key(message.message_id, message.app_id.value_or(std::string_view())), tag));
 }
 
-void BrokerLink::publish(Time now, const Event& event, const DrainSettings& settings) {
+void BrokerLink::publish(Time now, const Event& event, Channel channel,
+                         const DrainSettings& settings) {
     MessageRules rules;
     rules.default_exchange = settings.exchange;
-    rules.max_message_bytes = static_cast<std::size_t>(settings.max_message_bytes);
+    rules.max_message_bytes = drain_.max_message_bytes();
+    rules.limit_is_the_brokers = drain_.limit_is_the_brokers();
     rules.max_properties_bytes = connection_.max_properties_bytes();
     Message message;
     if (const std::optional<Rejection> rejection = build_message(event, rules, message)) {
@@ -149,10 +157,7 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
     }
     // A replay is for whoever has just subscribed; for the others it went well the first time.
     const bool mandatory = settings.mandatory && event.replay_job == 0;
-    postgres::begin_send(connection_.fd(),
-                         SEND_LIMIT + Duration{message.body.size() / SLOW_LINE_BYTES_PER_MS});
-    const std::optional<std::uint64_t> tag = connection_.publish(message, mandatory);
-    postgres::end_send();
+    const std::optional<std::uint64_t> tag = connection_.publish(channel, message, mandatory);
     if (!tag.has_value()) {
         lost(now, connection_.failure());
         return;
@@ -163,19 +168,138 @@ void BrokerLink::publish(Time now, const Event& event, const DrainSettings& sett
         return;
     }
     if (mandatory) {
-        remember_mandatory(*tag, message);
+        remember_mandatory(channel, *tag, message);
     }
     postgres::add(slot_.counters().bytes, message.body.size());
 }
 
+void BrokerLink::flush(Time now) {
+    if (connection_.is_open() && !connection_.flush()) {
+        lost(now, connection_.failure());
+    }
+}
+
+// ---- Questions ----
+
+void BrokerLink::ask_for_exchange(const std::string& exchange) {
+    Asked asked;
+    asked.question.kind = amqp::Question::Kind::exchange_exists;
+    asked.question.exchange = exchange;
+    questions_.push_back(std::move(asked));
+    ask_next();
+}
+
+bool BrokerLink::may_ask() const {
+    return connection_.is_open() && !answer_.has_value() &&
+           std::all_of(questions_.begin(), questions_.end(),
+                       [](const Asked& asked) { return asked.by_machine; });
+}
+
+bool BrokerLink::ask(const amqp::Question& question) {
+    if (!may_ask()) {
+        return false;
+    }
+    questions_.push_back({question, false});
+    ask_next();
+    return true;
+}
+
+void BrokerLink::ask_next() {
+    if (!asking_ && !questions_.empty()) {
+        asking_ = connection_.ask(questions_.front().question);
+    }
+}
+
+std::optional<amqp::Answer> BrokerLink::take_answer() {
+    return std::exchange(answer_, std::nullopt);
+}
+
+void BrokerLink::note_answer(Time now, const amqp::Answer& answer) {
+    if (!asking_) {
+        return;
+    }
+    const Asked asked = std::move(questions_.front());
+    questions_.pop_front();
+    asking_ = false;
+    if (!asked.by_machine) {
+        answer_ = answer;
+    } else if (answer.ok || answer.code == NOT_FOUND) {
+        drain_.answered(now, asked.question.exchange, answer.ok);
+    } else {
+        drain_.answered(now, asked.question.exchange, std::nullopt);
+    }
+    ask_next();
+}
+
+void BrokerLink::end_questions(const std::string& why) {
+    for (const Asked& asked : questions_) {
+        if (!asked.by_machine) {
+            answer_ = amqp::Answer{};
+            answer_->text = why;
+        }
+    }
+    questions_.clear();
+    asking_ = false;
+}
+
+// ---- Returned messages ----
+
+namespace {
+
+std::string mandatory_key(std::string_view message_id, std::string_view app_id) {
+    return std::string(app_id) + '\0' + std::string(message_id);
+}
+
+}  // namespace
+
+// The broker says which message came back by what the message itself said, not by its place among
+// others.
+void BrokerLink::note_returned(const amqp::Returned& returned) {
+    const Mandatory& mandatory = mandatory_of(returned.channel);
+    const auto found = mandatory.tags.find(mandatory_key(returned.message_id, returned.app_id));
+    if (found == mandatory.tags.end()) {
+        postgres::log_warning("outbox_drainer: the broker returned a message that was not sent",
+                              "Its message_id is \"" + returned.message_id + "\".");
+        return;
+    }
+    drain_.returned(returned.channel, found->second,
+                    std::to_string(returned.reply_code) + " " + returned.reply_text +
+                        " (exchange \"" + returned.exchange + "\", routing key \"" +
+                        returned.routing_key + "\")");
+}
+
+void BrokerLink::remember_mandatory(Channel channel, std::uint64_t tag, const Message& message) {
+    Mandatory& mandatory = mandatory_of(channel);
+    while (!mandatory.order.empty() &&
+           !drain_.is_unconfirmed(channel, mandatory.order.front()->second)) {
+        mandatory.tags.erase(mandatory.order.front());
+        mandatory.order.pop_front();
+    }
+    mandatory.order.push_back(mandatory.tags.emplace(
+        mandatory_key(message.message_id, message.app_id.value_or(std::string_view())), tag));
+}
+
+// Tags begin anew when a channel is opened again.
+void BrokerLink::forget_mandatory(Channel channel) {
+    Mandatory& mandatory = mandatory_of(channel);
+    mandatory.order.clear();
+    mandatory.tags.clear();
+}
+
+// ---- The end of a connection ----
+
 void BrokerLink::close(Time now, std::string_view reason) {
     if (!reason.empty()) {
-        lost(now, {amqp::FailureClass::infrastructure, std::string(reason)});
+        const std::string stage = connecting_ ? connection_.stage() : std::string();
+        lost(now, {amqp::FailureClass::infrastructure,
+                   std::string(reason) + (stage.empty() ? "" : " while " + stage)});
         return;
     }
     say_goodbye();
     connection_.close();
-    forget_mandatory();
+    forget_mandatory(Channel::main);
+    forget_mandatory(Channel::trial);
+    end_questions("the connection was closed");
     connecting_ = false;
     was_connected_ = false;
     slot_.set_broker("", false);
@@ -205,11 +329,6 @@ void BrokerLink::say_goodbye() {
     }
 }
 
-void BrokerLink::forget_mandatory() {
-    mandatory_order_.clear();
-    mandatory_.clear();
-}
-
 void BrokerLink::became_ready(Time now) {
     connecting_ = false;
     drain_.connected(now, connection_.send_buffer_bytes());
@@ -225,21 +344,17 @@ void BrokerLink::became_ready(Time now) {
                        attempts);
     failures_ = 0;
     reported_failure_.clear();
+    reported_close_.clear();
 }
 
 // By value: what the connection says of its failure goes with the connection.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void BrokerLink::lost(Time now, amqp::Failure failure) {
-    // What the broker had confirmed before need not be sent again.
-    while (const std::optional<amqp::Incoming> last = connection_.poll()) {
-        if (const auto* confirm = std::get_if<amqp::Confirm>(&*last)) {
-            drain_.confirmed(now, confirm->tag, confirm->multiple, confirm->ack);
-        } else if (const auto* returned = std::get_if<amqp::Returned>(&*last)) {
-            note_returned(*returned);
-        }
-    }
+    take_last_words(now);
     connection_.close();
-    forget_mandatory();
+    forget_mandatory(Channel::main);
+    forget_mandatory(Channel::trial);
+    end_questions("connection lost: " + failure.text);
     const bool configuration = failure.failure_class == amqp::FailureClass::configuration;
     const char* what =
         connecting_ ? "could not connect to broker \"" : "lost connection to broker \"";
@@ -256,7 +371,21 @@ void BrokerLink::lost(Time now, amqp::Failure failure) {
                   "broker or the settings do."
                 : "The drainer tries again until the broker answers; no event is lost.");
     }
-    drain_.connection_lost(now, configuration, failure.text);
+    drain_.connection_lost(now, configuration, failure.text, failure.by_publish);
+}
+
+// What the broker had confirmed before need not be sent again, and what it said of a message still
+// counts.
+void BrokerLink::take_last_words(Time now) {
+    while (const std::optional<amqp::Incoming> last = connection_.poll()) {
+        if (const auto* confirm = std::get_if<amqp::Confirm>(&*last)) {
+            drain_.confirmed(now, confirm->channel, confirm->tag, confirm->multiple, confirm->ack);
+        } else if (const auto* returned = std::get_if<amqp::Returned>(&*last)) {
+            note_returned(*returned);
+        } else if (const auto* closed = std::get_if<amqp::ChannelClosed>(&*last)) {
+            drain_.channel_closed(now, closed->channel, closed->code, closed->text);
+        }
+    }
 }
 
 }  // namespace outbox::worker

@@ -53,6 +53,7 @@ struct Drainer::Claim {
     std::int64_t halted_on = 0;          ///< for this row; 0: it does not wait
     bool more = false;
     std::optional<Duration> next_due;
+    std::optional<std::int64_t> woken_to;  ///< see TransactionResult
 };
 
 }  // namespace outbox::worker

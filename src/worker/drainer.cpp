@@ -64,6 +64,7 @@ Drainer::Drainer(postgres::Slot& slot)
       drain_(settings_, self_.server_start ^ (self_.generation << 32) ^
                             static_cast<std::uint64_t>(self_.slot)),
       link_(drain_, slot),
+      topology_(link_, slot),
       shares_(slot),
       killer_jitter_(self_.generation) {}
 
@@ -84,21 +85,27 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        topology_.look();
         const Command command = drain_.next(now);
         switch (command.kind) {
             case Command::Kind::wait:
                 wait(command.until);
                 break;
             case Command::Kind::connect:
-                link_.open(now, settings_);
+                link_.open(now, settings_, command.broker);
                 break;
             case Command::Kind::disconnect:
                 link_.close(now, command.reason);
                 break;
             case Command::Kind::publish:
-                link_.publish(now, *command.event, settings_);
+                // By the settings that it was chosen by.
+                link_.publish(now, *command.event, command.channel, drain_.settings());
+                break;
+            case Command::Kind::ask:
+                link_.ask_for_exchange(command.exchange);
                 break;
             case Command::Kind::transact:
+                link_.flush(now);
                 transact();
                 break;
             case Command::Kind::replay:
@@ -264,8 +271,8 @@ void Drainer::judge_configuration() {
 }
 
 void Drainer::wait(Time until) {
-    link_.flush();
     const Time now = postgres::monotonic_now();
+    link_.flush(now);
     postgres::report_activity(activity_of(drain_.state()));
     const Duration timeout =
         std::min({until - now, link_.max_wait(), settings_.poll_interval, until_collection(now)});

@@ -21,6 +21,7 @@
 #include "postgres/event_store.hpp"
 #include "postgres/slot.hpp"
 #include "worker/broker_link.hpp"
+#include "worker/topology.hpp"
 
 namespace outbox::worker {
 
@@ -79,6 +80,7 @@ class Drainer {
     bool write_ended(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);
     bool follow_up(postgres::Transaction& transaction, const std::vector<std::int64_t>& ended,
                    const std::string& pause);
+    bool wake_held(postgres::Transaction& transaction, const TransactionPlan& plan, Claim& claim);
     void count(const Marked& marked);
     void announce(const Marked& marked);
 
@@ -160,6 +162,7 @@ class Drainer {
     RelaySettings relay_;
     Drain drain_;
     BrokerLink link_;
+    Topology topology_;
     FreshLane lane_;
     postgres::Buckets shares_;
     BucketMask buckets_ = 0;  ///< of which rows may be claimed

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "postgres/log.hpp"
 #include "postgres/relay_store.hpp"
 #include "postgres/wait.hpp"
+#include "worker/claim.hpp"
 
 namespace outbox::worker {
 
@@ -46,6 +48,17 @@ std::size_t Drainer::Marked::note(std::vector<std::int64_t> wanted,
     return hit.size();
 }
 
+void Drainer::Marked::note_put_off(const std::vector<FailedMark>& marks,
+                                   std::span<const std::int64_t> hit) {
+    note(seqs_of(marks), hit);
+    const std::set<std::int64_t> written(hit.begin(), hit.end());
+    for (const FailedMark& mark : marks) {
+        if (written.contains(mark.seq)) {
+            (mark.charged ? failed : held)++;
+        }
+    }
+}
+
 bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& marks,
                           Marked& marked) {
     const char* token = marks.token.c_str();
@@ -61,7 +74,7 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
         if (!hit.has_value()) {
             return false;
         }
-        marked.failed += marked.note(seqs_of(marks.failed), *hit);
+        marked.note_put_off(marks.failed, *hit);
     }
     if (!write_ended(transaction, marks, marked)) {
         return false;
@@ -119,6 +132,21 @@ bool Drainer::follow_up(postgres::Transaction& transaction, const std::vector<st
     return pause.empty() || postgres::pause_relay(transaction, pause.c_str());
 }
 
+// A step of the way through the deferred lane, before the claim, which then sees what is due.
+bool Drainer::wake_held(postgres::Transaction& transaction, const TransactionPlan& plan,
+                        Claim& claim) {
+    if (!plan.wake_held.has_value()) {
+        return true;
+    }
+    const auto step =
+        postgres::wake_held(transaction, plan.wake_held->error, plan.wake_held->after);
+    if (!step.has_value()) {
+        return false;
+    }
+    claim.woken_to = step->reached;
+    return true;
+}
+
 void Drainer::count(const Marked& marked) {
     postgres::DrainerCounters& counters = slot_.counters();
     std::size_t dead = 0;
@@ -130,6 +158,7 @@ void Drainer::count(const Marked& marked) {
     postgres::add(counters.dead, dead);
     postgres::add(counters.rejected, marked.ended.size() - dead);
     postgres::add(counters.deferred, marked.deferred);
+    postgres::add(counters.held, marked.held);
     postgres::add(counters.released, marked.released);
     postgres::add(counters.stale_marks, marked.lost.size());
     if (!marked.lost.empty()) {

@@ -13,6 +13,7 @@ namespace outbox::worker {
 struct Drainer::Marked {
     std::size_t published = 0;
     std::size_t failed = 0;
+    std::size_t held = 0;
     std::size_t deferred = 0;
     std::size_t released = 0;
     std::vector<EndedMark> ended;
@@ -21,6 +22,8 @@ struct Drainer::Marked {
 
     /// Notes which of the rows were hit, and gives how many.
     std::size_t note(std::vector<std::int64_t> wanted, std::span<const std::int64_t> hit);
+    /// The same of rows that are put off, some of them without a charge.
+    void note_put_off(const std::vector<FailedMark>& marks, std::span<const std::int64_t> hit);
 };
 
 }  // namespace outbox::worker

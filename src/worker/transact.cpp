@@ -38,7 +38,8 @@ void Drainer::transact() {
         claim.to_walk = static_cast<std::size_t>(settings_.batch_size);
     }
     claim.lane = lane_;
-    bool ok = begin(transaction) && write_plan(transaction, plan, marked);
+    bool ok = begin(transaction) && write_plan(transaction, plan, marked) &&
+              wake_held(transaction, plan, claim);
     std::optional<std::int64_t> written;
     ok = ok && write_floor_if_due(transaction, marked.lost.empty(), written);
     // An unlogged table, say: what is in hand is settled, nothing more is taken.
@@ -132,6 +133,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     result.followed = claim.order.followed();
     result.more = claim.more;
     result.next_due = claim.next_due;
+    result.woken_to = claim.woken_to;
     result.durable = durable;
     postgres::add(slot_.counters().claimed, claim.events.size());
     if (!claim.events.empty()) {

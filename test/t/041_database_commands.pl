@@ -32,7 +32,9 @@ isnt($status, 0, 'a stranger cannot drop the database');
 like($stderr, qr/must be owner of database/, 'for the usual reason');
 ok($node->stat('store', 'pid') > 0, 'and the drainer went on meanwhile');
 
-# Unconfirmed messages on a connection that does not answer.
+# Unconfirmed messages on a connection that does not answer; the exchange is known to it.
+$node->safe_psql('store', q{SELECT emit('answered')});
+$node->wait_drained('store');
 $node->wait_for_state('store', 'idle');
 $broker->freeze;
 $node->safe_psql('store', q{SELECT emit('unanswered')});

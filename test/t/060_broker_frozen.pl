@@ -17,14 +17,21 @@ my $node   = OutboxDrainer::Cluster->new_node(
 		# Long, so that the drainer keeps waiting for the whole test.
 		'drainer.lease_ttl'        => '2h',
 		'drainer.confirm_timeout'  => '1h',
-		'drainer.heartbeat'        => '30min',
+		'drainer.heartbeat'        => '10min',
 		'drainer.shutdown_timeout' => '2s',
 	});
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('postgres', 'CREATE DATABASE drained');
 $node->safe_psql($_,         'CREATE EXTENSION outbox_drainer') for qw(postgres drained);
 $node->create_ledger('postgres');
-$node->wait_for_state($_, 'idle') for qw(postgres drained);
+# One event each, so that the exchange is known to the connections.
+for my $database (qw(postgres drained))
+{
+	$node->safe_psql($database, q{INSERT INTO outbox.event (event_type, payload, source) VALUES ('first', 'x', 'first')});
+	$node->wait_drained($database);
+	$node->wait_for_state($database, 'idle');
+}
+is(scalar @{ $broker->consume('q', count => 2) }, 2, 'events arrive while the broker is well');
 
 $broker->freeze;
 $node->safe_psql('postgres', 'SELECT emit_many(100, 100)');

@@ -107,7 +107,9 @@ def describe(method, properties):
 
 def declare(channel, options):
     if options.exchange:
-        channel.exchange_declare(options.exchange, exchange_type=options.type, durable=True)
+        channel.exchange_declare(
+            options.exchange, exchange_type=options.type, durable=True, internal=options.internal
+        )
     if options.queue:
         arguments = json.loads(options.arguments)
         if options.quorum:
@@ -170,6 +172,7 @@ def parse_arguments():
     command = commands.add_parser("declare", help="declare an exchange, a queue and a binding, all durable")
     command.add_argument("--exchange")
     command.add_argument("--type", default="topic")
+    command.add_argument("--internal", action="store_true", help="an exchange that takes from exchanges only")
     command.add_argument("--queue")
     command.add_argument("--binding", default="#")
     command.add_argument("--quorum", action="store_true")

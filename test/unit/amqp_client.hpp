@@ -17,20 +17,27 @@
 namespace amqp_test {
 
 using namespace std::chrono_literals;
+using outbox::Channel;
 using outbox::Message;
+using outbox::amqp::Answer;
 using outbox::amqp::Blocked;
+using outbox::amqp::ChannelClosed;
+using outbox::amqp::ChannelOpened;
 using outbox::amqp::Closed;
 using outbox::amqp::Confirm;
 using outbox::amqp::Connection;
 using outbox::amqp::FailureClass;
 using outbox::amqp::Incoming;
 using outbox::amqp::Options;
+using outbox::amqp::Question;
+using outbox::amqp::Returned;
 using outbox::amqp::Unblocked;
 using Progress = Connection::Progress;
 using Clock = std::chrono::steady_clock;
 
-// No call may take longer. Far above what one takes, far below any wait.
-constexpr auto at_once = 300ms;
+// No call may take longer. Far above what one takes on a busy machine, far below any wait for a
+// peer that says nothing.
+constexpr auto at_once = 2s;
 
 template <typename Call>
 auto timed(Call call) {
@@ -61,9 +68,10 @@ class Client {
 
     /// Advances until there is a result or `patience` is over.
     Progress connect(std::uint16_t port, Options options = default_options(),
-                     std::chrono::milliseconds patience = 3s) {
+                     std::chrono::milliseconds patience = 20s,
+                     const outbox::BrokerUri& uri = outbox::BrokerUri()) {
         const auto deadline = Clock::now() + patience;
-        Progress progress = open(port, options);
+        Progress progress = open(port, options, uri);
         while (progress == Progress::in_progress && Clock::now() < deadline) {
             wait(deadline);
             progress = advance();
@@ -80,7 +88,7 @@ class Client {
     }
 
     /// The next thing that the broker says.
-    std::optional<Incoming> next(std::chrono::milliseconds patience = 3s) {
+    std::optional<Incoming> next(std::chrono::milliseconds patience = 20s) {
         const auto deadline = Clock::now() + patience;
         std::optional<Incoming> incoming = poll();
         while (!incoming && Clock::now() < deadline && connection.fd() >= 0) {
@@ -91,7 +99,7 @@ class Client {
     }
 
     template <typename T>
-    std::optional<T> next_as(std::chrono::milliseconds patience = 3s) {
+    std::optional<T> next_as(std::chrono::milliseconds patience = 20s) {
         std::optional<Incoming> incoming = next(patience);
         if (!incoming || !std::holds_alternative<T>(*incoming)) {
             return std::nullopt;
@@ -99,13 +107,31 @@ class Client {
         return std::get<T>(*incoming);
     }
 
-    std::optional<std::uint64_t> publish(std::string_view body) {
+    /// Publishes, and sends what the socket takes.
+    std::optional<std::uint64_t> publish(std::string_view body, Channel channel = Channel::main,
+                                         bool mandatory = false) {
         Message message;
         message.exchange = "events";
         message.routing_key = "order.created";
         message.message_id = "msg_1";
         message.body = body;
-        return timed([&] { return connection.publish(message); });
+        return publish(message, channel, mandatory);
+    }
+
+    std::optional<std::uint64_t> publish(const Message& message, Channel channel = Channel::main,
+                                         bool mandatory = false) {
+        return timed([&]() -> std::optional<std::uint64_t> {
+            const auto tag = connection.publish(channel, message, mandatory);
+            return tag && connection.flush() ? tag : std::nullopt;
+        });
+    }
+
+    /// Asks, and waits for the answer.
+    std::optional<Answer> ask(const Question& question) {
+        if (!timed([&] { return connection.ask(question); })) {
+            return std::nullopt;
+        }
+        return next_as<Answer>();
     }
 
     void wait(Clock::time_point deadline) {

@@ -40,7 +40,6 @@ TEST(AmqpConnection, ConfirmsInAnyOrder) {
     for (std::uint64_t i = 0; i < 6; ++i) {
         ASSERT_EQ(client.publish("body " + std::to_string(i)), i + 1);
     }
-    client.connection.flush();
     struct Expected {
         std::uint64_t tag;
         bool multiple;
@@ -89,65 +88,51 @@ TEST(AmqpConnection, PollReturnsAllThatHasArrived) {
     EXPECT_FALSE(client.poll().has_value());
 }
 
-TEST(AmqpConnection, ChannelClosedByTheBroker) {
+TEST(AmqpConnection, ConnectionClosedByTheBroker) {
     struct Case {
         std::uint16_t code;
         std::string text;
+        std::uint16_t class_id;
+        std::uint16_t method_id;
         FailureClass failure_class;
+        bool by_publish;
     };
+    constexpr auto infrastructure = FailureClass::infrastructure;
+    constexpr auto configuration = FailureClass::configuration;
     const std::vector<Case> cases{
-        {404, "NOT_FOUND - no exchange 'events' in vhost '/'", FailureClass::configuration},
-        {403, "ACCESS_REFUSED - write access refused", FailureClass::configuration},
-        {406, "PRECONDITION_FAILED - message size 2 is larger", FailureClass::infrastructure},
+        {320, "CONNECTION_FORCED - broker forced connection closure", 0, 0, infrastructure, false},
+        {403, "ACCESS_REFUSED - user 'x' deleted", 0, 0, configuration, false},
+        {530, "NOT_ALLOWED - vhost 'x' is down", 10, 40, configuration, false},
+        {541, "INTERNAL_ERROR", 60, 40, infrastructure, true},
+        {541, "INTERNAL_ERROR", 0, 0, infrastructure, false},
+        {501, "FRAME_ERROR - cannot decode frame", 60, 40, infrastructure, true},
+        {501, "FRAME_ERROR - type 3, all octets = <<>>", 0, 0, infrastructure, false},
+        {503, "COMMAND_INVALID - unknown exchange type 'x'", 40, 10, infrastructure, false},
+        {403, "ACCESS_REFUSED - user id", 60, 40, configuration, true},
     };
     for (const Case& c : cases) {
         bool answered = false;
         Broker broker([&](Peer& peer) {
             (void)peer.handshake();
-            (void)peer.read_message();
-            (void)peer.read_message();
-            peer.send_ack(1);
-            peer.send_channel_close(c.code, c.text);
+            peer.send_connection_close(c.code, c.text, c.class_id, c.method_id);
             const std::optional<fake::Frame> frame = peer.read_frame();
-            answered = frame && frame->channel == 1 && frame->is_method(20, 41);
-            const std::optional<fake::Frame> goodbye = peer.read_frame();
-            EXPECT_TRUE(goodbye && goodbye->channel == 0 && goodbye->is_method(10, 50));
+            answered = frame && frame->channel == 0 && frame->is_method(10, 51);
         });
         Client client;
         ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-        ASSERT_EQ(client.publish("one"), 1U);
-        ASSERT_EQ(client.publish("two"), 2U);
-        ASSERT_TRUE(client.next_as<Confirm>().has_value());
         const std::optional<Closed> closed = client.next_as<Closed>();
         ASSERT_TRUE(closed.has_value());
         EXPECT_EQ(closed->failure.text, c.text);
-        EXPECT_EQ(closed->failure.failure_class, c.failure_class);
+        EXPECT_EQ(closed->failure.failure_class, c.failure_class) << c.code;
+        EXPECT_EQ(closed->failure.by_publish, c.by_publish) << c.code;
         EXPECT_EQ(client.failure(), c.text);
         EXPECT_FALSE(client.connection.is_open());
         EXPECT_EQ(client.connection.fd(), -1);
         EXPECT_FALSE(client.poll().has_value());
-        EXPECT_FALSE(client.publish("three").has_value());
+        EXPECT_FALSE(client.publish("too late").has_value());
         broker.join();
         EXPECT_TRUE(answered);
     }
-}
-
-TEST(AmqpConnection, ConnectionClosedByTheBroker) {
-    bool answered = false;
-    Broker broker([&](Peer& peer) {
-        (void)peer.handshake();
-        peer.send_connection_close(320, "CONNECTION_FORCED - broker forced connection closure");
-        const std::optional<fake::Frame> frame = peer.read_frame();
-        answered = frame && frame->channel == 0 && frame->is_method(10, 51);
-    });
-    Client client;
-    ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-    const std::optional<Closed> closed = client.next_as<Closed>();
-    ASSERT_TRUE(closed.has_value());
-    EXPECT_EQ(closed->failure.text, "CONNECTION_FORCED - broker forced connection closure");
-    EXPECT_EQ(closed->failure.failure_class, FailureClass::infrastructure);
-    broker.join();
-    EXPECT_TRUE(answered);
 }
 
 TEST(AmqpConnection, TextFromTheBrokerIsValidUtf8) {
@@ -159,11 +144,23 @@ TEST(AmqpConnection, TextFromTheBrokerIsValidUtf8) {
     });
     Client client;
     ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-    const std::optional<Closed> closed = client.next_as<Closed>();
+    const std::optional<ChannelClosed> closed = client.next_as<ChannelClosed>();
     ASSERT_TRUE(closed.has_value());
-    EXPECT_EQ(closed->failure.text,
+    EXPECT_EQ(closed->text,
               std::string("no exchange '\xd0\xb7\xd0\xb0\xe2\x82\xac\xf0\x9f\x90\x87") +
                   std::string(5, '?') + "'");
+}
+
+TEST(AmqpConnection, ReasonsThatAreEmptyGetAText) {
+    Broker broker([](Peer& peer) {
+        (void)peer.handshake();
+        peer.send_connection_close(541, "");
+        peer.wait_for_close();
+    });
+    Client client;
+    ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
+    EXPECT_EQ(client.next_as<Closed>().value_or(Closed{}).failure.text,
+              "broker gave reply code 541 and no reason");
 }
 
 TEST(AmqpConnection, SocketClosedOrReset) {
@@ -208,52 +205,6 @@ TEST(AmqpConnection, BlockedAndUnblocked) {
     EXPECT_EQ(socket_option(client.connection.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT), 20000);
 }
 
-TEST(AmqpConnection, UnexpectedMethodIsNamed) {
-    Broker broker([](Peer& peer) {
-        (void)peer.handshake();
-        peer.send_method(1, 20, 20, Writer().u8(0));
-        peer.wait_for_close();
-    });
-    Client client;
-    ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-    const std::optional<Closed> closed = client.next_as<Closed>();
-    ASSERT_TRUE(closed.has_value());
-    EXPECT_EQ(closed->failure.text, "unexpected channel.flow from the broker on channel 1");
-    EXPECT_EQ(closed->failure.failure_class, FailureClass::infrastructure);
-}
-
-TEST(AmqpConnection, FramesOfOtherChannelsAndGarbageEndIt) {
-    const std::vector<std::string> bad{
-        Writer()
-            .u8(1)
-            .u16(7)
-            .long_string(Writer().u16(60).u16(80).u64(1).u8(0).bytes())
-            .u8(0xCE)
-            .bytes(),
-        Writer()
-            .u8(1)
-            .u16(1)
-            .long_string(Writer().u16(60).u16(80).u64(1).u8(0).bytes())
-            .u8(0)
-            .bytes(),
-        Writer().u8(1).u16(1).long_string(Writer().u16(999).u16(1).bytes()).u8(0xCE).bytes(),
-        Writer().u8(1).u16(1).u32(0x7fffffff).raw("rest").bytes(),
-    };
-    for (const std::string& bytes : bad) {
-        Broker broker([&](Peer& peer) {
-            (void)peer.handshake();
-            peer.send(bytes);
-            peer.wait_for_close();
-        });
-        Client client;
-        ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
-        const std::optional<Closed> closed = client.next_as<Closed>();
-        ASSERT_TRUE(closed.has_value());
-        EXPECT_EQ(closed->failure.failure_class, FailureClass::infrastructure);
-        EXPECT_FALSE(closed->failure.text.empty());
-    }
-}
-
 TEST(AmqpHeartbeat, SilenceEndsTheConnection) {
     Broker broker([](Peer& peer) {
         (void)peer.handshake({2047, 131072, 1});
@@ -264,13 +215,13 @@ TEST(AmqpHeartbeat, SilenceEndsTheConnection) {
     Client client;
     ASSERT_EQ(client.connect(broker.port(), options), Progress::ready) << client.failure();
     const auto start = Clock::now();
-    const std::optional<Closed> closed = client.next_as<Closed>(4s);
+    const std::optional<Closed> closed = client.next_as<Closed>();
     const auto elapsed = Clock::now() - start;
     ASSERT_TRUE(closed.has_value());
     EXPECT_GE(elapsed, 1900ms);
-    EXPECT_LT(elapsed, 2500ms);
-    EXPECT_EQ(closed->failure.text.find("heartbeat timeout: nothing came from the broker for 2"),
-              0U);
+    EXPECT_TRUE(
+        closed->failure.text.starts_with("heartbeat timeout: nothing came from the broker for "))
+        << closed->failure.text;
     EXPECT_EQ(closed->failure.failure_class, FailureClass::infrastructure);
 }
 
@@ -291,7 +242,7 @@ TEST(AmqpHeartbeat, BothSidesKeepItAlive) {
     options.heartbeat = 1s;
     Client client;
     ASSERT_EQ(client.connect(broker.port(), options), Progress::ready) << client.failure();
-    EXPECT_TRUE(client.next_as<Confirm>(5s).has_value());
+    EXPECT_TRUE(client.next_as<Confirm>().has_value());
     EXPECT_EQ(received, 6);
 }
 
@@ -310,7 +261,7 @@ TEST(AmqpHeartbeat, PublishAfterALongPauseDoesNotWait) {
     Client client;
     ASSERT_EQ(client.connect(broker.port(), options), Progress::ready) << client.failure();
     ASSERT_EQ(client.publish("one"), 1U);
-    // Two intervals without a look at the socket: here rabbitmq-c's own check would wait for ever.
+    // Two intervals without a look at the socket.
     std::this_thread::sleep_for(2300ms);
     ASSERT_EQ(client.publish("two"), 2U);
     paused.set_value();
@@ -383,7 +334,11 @@ TEST(AmqpClose, NeverOpened) {
     EXPECT_EQ(client.advance(), Progress::failed);
     EXPECT_FALSE(client.poll().has_value());
     EXPECT_FALSE(client.publish("x").has_value());
-    client.connection.flush();
+    EXPECT_FALSE(client.connection.flush());
+    EXPECT_FALSE(client.connection.ask({}));
+    EXPECT_FALSE(client.connection.is_open(Channel::main));
+    EXPECT_EQ(client.connection.unsent_bytes(), 0U);
+    EXPECT_EQ(client.connection.stage(), "");
     client.connection.close();
 }
 

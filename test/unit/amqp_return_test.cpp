@@ -16,7 +16,6 @@ using namespace amqp_test;
 using fake::Broker;
 using fake::Peer;
 using fake::Writer;
-using outbox::amqp::Returned;
 
 constexpr std::uint8_t header_frame = 2;
 constexpr std::uint8_t body_frame = 3;
@@ -77,7 +76,7 @@ TEST(AmqpReturn, OnlyMandatoryMessagesAskForIt) {
     Message message;
     message.exchange = "events";
     for (const bool wanted : {false, true, false}) {
-        ASSERT_TRUE(client.connection.publish(message, wanted).has_value());
+        ASSERT_TRUE(client.publish(message, Channel::main, wanted).has_value());
         ASSERT_TRUE(client.next_as<Confirm>().has_value());
     }
     EXPECT_EQ(mandatory, (std::vector<bool>{false, true, false}));
@@ -197,10 +196,15 @@ TEST(AmqpReturn, WhatTheBrokerNeverEndsIsNoReturn) {
 
 TEST(AmqpReturn, GarbageEndsTheConnection) {
     // A message_id that is longer than its frame.
+    const std::string failure =
+        "malformed frame of type 2 from the broker on channel 1: invalid AMQP data";
     expect_closed(
         [](Peer& peer) { peer.send_return(0, message_id_flag, Writer().u8(200).raw("short")); },
-        "invalid AMQP data");
-    expect_closed([](Peer& peer) { peer.send_return(0, message_id_flag); }, "invalid AMQP data");
+        failure);
+    expect_closed([](Peer& peer) { peer.send_return(0, message_id_flag); }, failure);
+    // A second word of flags, which the class does not have.
+    expect_closed([](Peer& peer) { peer.send_return(0, 1, Writer().u16(0)); },
+                  "malformed content header from the broker on channel 1");
 }
 
 TEST(AmqpReturn, ContentThatDoesNotFitItsReturnEndsTheConnection) {

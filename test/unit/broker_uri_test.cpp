@@ -84,9 +84,10 @@ const Refused REFUSED[] = {
     {" amqp://host", "does not begin with amqp://"},
     {"amqpss://host", "does not begin with amqp://"},
     {"amqp:/host", "does not begin with amqp://"},
-    {"amqp://a,amqp://b", "%2C"},
     {"amqp://u:a?b@h", "%3F"},
     {"amqp://u:1?sslcert=b@h", "%3F"},
+    {"amqp://a,amqp://b", "%2C"},
+    {"amqp://a,b", "%2C"},
     {"amqp://ho st", "space"},
     {"amqp://host\n", "control character"},
     {"amqp://host#x", "%23"},
@@ -138,67 +139,14 @@ TEST(BrokerUri, LimitsTheVhost) {
 }
 
 TEST(BrokerUri, ReasonsNeverQuoteASecret) {
-    for (const char* text : {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
-                             "amqps://u:s3cret@h?x=1", "amqp://u:s3cret%@h", "amqp://u:s3cret#@h",
-                             "amqp://u:x?s3cret@h", "amqp://h?password=s3cret", "amqp://h?x=s3cret",
-                             "amqp://h?s3cret=x", "amqp://h?heartbeat=s3cret", "s3cret://h"}) {
+    for (const char* text :
+         {"amqp://u:s3cret/x@host/v", "amqp://u:s3cret", "amqp://u:s3cret@h@x",
+          "amqp://u:s3cret%@h", "amqp://u:s3cret#@h", "amqp://u:x?s3cret@h", "amqp://u:1?s3cret",
+          "amqp://u:1?a-s3cret=x", "amqp://u:s3,cret@h", "amqps://h?sslmode=s3cret",
+          "amqps://h?verify=s3cret", "amqps://h?password=s3cret", "s3cret://h"}) {
         const auto result = parse_broker_uri(text);
         ASSERT_TRUE(std::holds_alternative<UriError>(result)) << text;
         EXPECT_EQ(std::get<UriError>(result).reason.find("s3cret"), std::string::npos) << text;
-    }
-}
-
-std::vector<std::string> hosts_of(std::string_view text) {
-    std::vector<std::string> hosts;
-    const auto result = parse_broker_list(text);
-    if (const auto* uris = std::get_if<std::vector<BrokerUri>>(&result)) {
-        for (const BrokerUri& uri : *uris) {
-            hosts.push_back(uri.host);
-        }
-    }
-    return hosts;
-}
-
-TEST(BrokerList, KeepsTheOrder) {
-    using Hosts = std::vector<std::string>;
-    EXPECT_EQ(hosts_of("amqp://a"), (Hosts{"a"}));
-    EXPECT_EQ(hosts_of("amqp://a,amqps://b:1/v,amqp://u:p@c"), (Hosts{"a", "b", "c"}));
-    EXPECT_EQ(hosts_of("\t amqp://a ,\n amqp://b "), (Hosts{"a", "b"}));
-    EXPECT_EQ(hosts_of("amqp://u:p%2Cq@a/v%2cw,amqp://a"), (Hosts{"a", "a"}));
-}
-
-TEST(BrokerList, HasALimit) {
-    std::string text = "amqp://h";
-    for (int i = 1; i < 16; ++i) {
-        text += ",amqp://h";
-    }
-    EXPECT_EQ(hosts_of(text).size(), 16U);
-    const auto result = parse_broker_list(text + ",amqp://h");
-    ASSERT_TRUE(std::holds_alternative<UriError>(result));
-    EXPECT_EQ(std::get<UriError>(result).reason, "it lists more than 16 URIs");
-}
-
-const Refused REFUSED_LISTS[] = {
-    {"", "it does not begin with amqp://"},
-    {"amqp://ho st", "it contains a space"},
-    {"amqp://a,", "the 2nd URI of the list is empty"},
-    {",amqp://a", "the 1st URI of the list is empty"},
-    {"amqp://a, ,amqp://b", "the 2nd URI of the list is empty"},
-    {"amqp://a,amqp://b:x", "in the 2nd URI of the list, the port"},
-    {"amqp://a:x,amqp://b", "in the 1st URI of the list, the port"},
-    {"amqp://a,amqp://b,http://c", "in the 3rd URI of the list, it does not begin"},
-    {"amqp://a,amqp://a,amqp://a,amqp://b/%", "in the 4th URI of the list, the vhost"},
-    // A comma in a password, whose first half reads as a port.
-    {"amqp://u:12,34@h", "what follows the 1st comma does not begin"},
-    {"amqp://a,amqp://u:1?x=2,3@h", "what follows the 2nd comma does not begin"},
-};
-
-TEST(BrokerList, SaysWhichOneIsWrong) {
-    for (const Refused& refused : REFUSED_LISTS) {
-        const auto result = parse_broker_list(refused.text);
-        const auto* error = std::get_if<UriError>(&result);
-        ASSERT_NE(error, nullptr) << refused.text;
-        EXPECT_TRUE(error->reason.starts_with(refused.reason)) << error->reason;
     }
 }
 
@@ -216,22 +164,23 @@ const Redacted REDACTED[] = {
     {"amqp://user:@host", "amqp://user:****@host"},
     {"amqp://us3cret:us3cret@us3cret", "amqp://us3cret:****@us3cret"},
     {"AMQP://user:a:s3cret@host", "AMQP://user:****@host"},
-    {"amqps://user:s3cret@host?sslmode=require", "amqps://user:****@host?sslmode=require"},
-    // Lists.
-    {"amqp://user:s3cret@a,amqp://user:s3cret@b", "amqp://user:****@a,amqp://user:****@b"},
-    {" amqp://a , amqps://user:s3cret@b/v ", " amqp://a , amqps://user:****@b/v "},
+    {"amqps://user:s3cret@host:5671/v", "amqps://user:****@host:5671/v"},
+    {"amqp://user:s3cret@a, amqps://b:1 ,amqp://user:s3cret@b?heartbeat=5",
+     "amqp://user:****@a, amqps://b:1 ,amqp://user:****@b?heartbeat=5"},
     {"amqp://s3cretuser:s3cret@a, amqp://b", "amqp://s3cretuser:****@a, amqp://b"},
+    {"amqps://user:s3cret@host?sslmode=require", "amqps://user:****@host?sslmode=require"},
     // Refused texts: the login is hidden whole, the place is shown when it reads as one.
     {"amqps://user:s3cret@host:5671/v?x=1", "amqps://****@host:5671/v?****"},
     {"amqps://host/v?password=s3cret", "amqps://host/v?****"},
-    {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
     {"amqps://user:1?password=s3cret", "amqps://user:1?****"},
     {"amqp://user:1?s3cret=a@host", "amqp://****@host"},
-    {"amqp://user:s3cret@a,amqp://user:s3cret", "amqp://****@****"},
     {"amqp://user:s3%cret@a,amqp://user:1234", "amqp://****@****"},
-    {"amqp://user:12,s3cret@a", "amqp://****@a"},
     {"amqp://user:12,34", "amqp://****"},
     {"amqp://user:s3cret@a,", "amqp://****@****"},
+    {"amqp://user:12,s3cret@host", "amqp://****@host"},
+    {"amqps://host:5671/v", "amqps://host:5671/v"},
+    {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
+    {"amqp://user:s3cret@a,amqp://user:s3cret", "amqp://****@****"},
     {"amqp://user:p/s3cret@host/v", "amqp://****@host/v"},
     {"amqp://user:1234/s3cret@host", "amqp://****@host"},
     {"amqp://user:s3cret@x@host", "amqp://****@host"},
@@ -252,6 +201,46 @@ TEST(BrokerUri, RedactsSecretsOutOfAnything) {
     for (const Redacted& redacted : REDACTED) {
         EXPECT_EQ(redact_uri(redacted.text), redacted.expected) << redacted.text;
     }
+}
+
+TEST(BrokerList, KeepsTheOrder) {
+    const auto result = parse_broker_list("amqp://a , amqps://b:1,amqp://c/v");
+    ASSERT_TRUE(std::holds_alternative<std::vector<BrokerUri>>(result));
+    const auto& list = std::get<std::vector<BrokerUri>>(result);
+    ASSERT_EQ(list.size(), 3U);
+    EXPECT_EQ(list[0].host, "a");
+    EXPECT_TRUE(list[1].tls.has_value());
+    EXPECT_EQ(list[2].vhost, "v");
+    EXPECT_EQ(count_brokers("amqp://a,amqp://b"), 2U);
+    EXPECT_EQ(count_brokers("rubbish"), 1U);
+}
+
+TEST(BrokerList, NamesTheUriThatIsWrong) {
+    struct Case {
+        const char* text;
+        const char* reason;
+    };
+    for (const Case& c :
+         {Case{"amqp://a,http://b", "in the 2nd of 2 URIs, it does not begin"},
+          Case{"amqp://a,,amqp://b", "in the 2nd of 3 URIs, nothing is written"},
+          Case{"amqp://a,", "in the 2nd of 2 URIs, nothing is written"},
+          Case{",amqp://a", "in the 1st of 2 URIs, nothing is written"},
+          Case{"amqp://a,amqp://b:x", "in the 2nd of 2 URIs, the port"},
+          Case{"amqp://a,amqp://a,amqp://b/%", "in the 3rd of 3 URIs, the vhost"},
+          // A comma in a password, whose first half reads as a port.
+          Case{"amqp://u:12,34@h", "what follows the 1st comma does not begin"},
+          Case{"amqp://a,amqp://u:1?s=2,3@h", "what follows the 2nd comma does not"},
+          Case{"http://b", "it does not begin"}, Case{"", "it does not begin"}}) {
+        const auto result = parse_broker_list(c.text);
+        ASSERT_TRUE(std::holds_alternative<UriError>(result)) << c.text;
+        EXPECT_EQ(std::get<UriError>(result).reason.find(c.reason), 0U)
+            << std::get<UriError>(result).reason;
+    }
+    std::string many = "amqp://a";
+    for (int i = 0; i < 16; i++) {
+        many += ",amqp://a";
+    }
+    EXPECT_TRUE(std::holds_alternative<UriError>(parse_broker_list(many)));
 }
 
 TEST(BrokerUri, DisplayNameCarriesNoLogin) {

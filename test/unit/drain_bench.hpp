@@ -34,6 +34,10 @@ class Bench {
 
     Command next() {
         Command command = drain.next(now);
+        while (answers && command.kind == Command::Kind::ask) {
+            drain.answered(now, command.exchange, true);
+            command = drain.next(now);
+        }
         if (command.kind == Command::Kind::wait) {
             EXPECT_GT(command.until, now) << "a wait that is over at once is a busy loop";
         }
@@ -45,7 +49,7 @@ class Bench {
     void connect(std::size_t send_buffer_bytes = 1U << 30U) {
         ASSERT_EQ(kind(), Command::Kind::connect);
         drain.connected(now, send_buffer_bytes);
-        tag = 1;
+        tag = trial_tag = 1;
     }
     void lose_connection() { drain.connection_lost(now, false, "reset by peer"); }
 
@@ -96,22 +100,25 @@ class Bench {
         for (std::size_t i = 0; i < count; i++) {
             const Command command = next();
             ASSERT_EQ(command.kind, Command::Kind::publish) << "publish " << i;
-            published.push_back(command.event->seq);
-            drain.sent(now, tag++, command.event->payload.size());
+            send(command);
         }
+    }
+    void send(const Command& command) {
+        published.push_back(command.event->seq);
+        std::uint64_t& next_tag = command.channel == Channel::main ? tag : trial_tag;
+        EXPECT_TRUE(drain.sent(now, next_tag++, command.event->payload.size()));
     }
     /// Sends as long as the machine asks for it; returns how many that were.
     std::size_t publish_all() {
         std::size_t count = 0;
         for (Command command = next(); command.kind == Command::Kind::publish; command = next()) {
-            published.push_back(command.event->seq);
-            drain.sent(now, tag++, command.event->payload.size());
+            send(command);
             count++;
         }
         return count;
     }
     void confirm(std::uint64_t which, bool multiple = false, bool ack = true) {
-        ASSERT_TRUE(drain.confirmed(now, which, multiple, ack));
+        ASSERT_TRUE(drain.confirmed(now, Channel::main, which, multiple, ack));
     }
 
     /// Lets `span` pass and only waits in it; returns how often the machine woke for nothing.
@@ -152,7 +159,9 @@ class Bench {
     DrainSettings settings;
     Drain drain;
     Time now{100000};
+    bool answers = true;  ///< every exchange exists
     std::uint64_t tag = 1;
+    std::uint64_t trial_tag = 1;
     std::int64_t next_seq = 1;
     std::string payload = "payload";
     std::int32_t attempts = 0;

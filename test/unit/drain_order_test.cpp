@@ -198,7 +198,7 @@ TEST(DrainOrder, WhatWasDeferredBehindRowsInHandIsCalledWhenTheLastOfThemEnds) {
 TEST(DrainOrder, AnUnroutableMessageFailsAtItsAck) {
     Bench bench = with_groups({7, 7});
     bench.publish_all();
-    bench.drain.returned(1, "312 NO_ROUTE");
+    bench.drain.returned(Channel::main, 1, "312 NO_ROUTE");
     EXPECT_EQ(bench.drain.in_flight(), 1U);
     bench.confirm(1);
     ASSERT_EQ(bench.kind(), Kind::transact);
@@ -212,7 +212,7 @@ TEST(DrainOrder, AnUnroutableMessageFailsAtItsAck) {
 TEST(DrainOrder, WhatWasReturnedBeforeTheConnectionBrokeIsNotCharged) {
     Bench bench = with_groups({7});
     bench.publish_all();
-    bench.drain.returned(1, "312 NO_ROUTE");
+    bench.drain.returned(Channel::main, 1, "312 NO_ROUTE");
     bench.lose_connection();
     ASSERT_EQ(bench.kind(), Kind::transact);
     EXPECT_EQ(bench.marks().released, Seqs{1});
@@ -318,7 +318,7 @@ TEST(DrainOrder, APublishRateIsKept) {
     std::size_t sent = 0;
     const Time end = bench.now + 1s;
     while (bench.now < end) {
-        const Command command = bench.drain.next(bench.now);
+        const Command command = bench.next();
         if (command.kind == Kind::publish) {
             bench.drain.sent(bench.now, bench.tag++, 1);
             sent++;

@@ -168,7 +168,7 @@ class SimClaim {
     }
 
     static Candidate candidate(const Walked& row) {
-        return {row.row.seq, row.group, row.holder, 20};
+        return {row.row.seq, row.group, row.holder, static_cast<std::int64_t>(row.row.bytes)};
     }
     static bool has_room(Verdict verdict) {
         return verdict != Verdict::full && verdict != Verdict::stop;
@@ -421,13 +421,22 @@ class SimClaim {
         }
     }
 
+    static std::string_view payload_of(const SimRow& row) {
+        static const std::string text(100, 'x');
+        return std::string_view(text).substr(0, row.bytes);
+    }
+
     void add_event(const SimRow& row) {
         Event event;
         event.seq = row.seq;
-        event.payload = "twenty bytes of text";
+        event.payload = payload_of(row);
+        if (row.exchange != 1 || row.seq % 2 == 0) {
+            event.destination = EXCHANGES[row.exchange];
+        }
         event.attempts = row.attempts;
         event.deferred = row.next_attempt.has_value();
         event.group = order.group_of(row.seq);
+        event.poisoned = row.last_error.starts_with("poison:");
         event.leads = order.leads(row.seq);
         events.push_back(event);
         c_.ledger.claimed++;

@@ -17,6 +17,7 @@
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
 #include "drain_seed.hpp"
+#include "drain_sim_broker.hpp"
 
 namespace outbox::test {
 
@@ -39,11 +40,15 @@ struct SimRow {
     int key = -1;         ///< -1: none
     bool bad = false;     ///< cannot be sent as it is
     bool killer = false;  ///< whoever publishes it dies
+    std::size_t exchange = 1;
+    std::size_t bytes = 20;
+    Poison poison = Poison::none;
     std::optional<Time> available_at;
 
     std::optional<Time> next_attempt;
     End end = End::none;
     std::int32_t attempts = 0;
+    std::string last_error;
     std::string token;  ///< of the claim; empty: free
     Time leased_at{};
 
@@ -88,12 +93,26 @@ inline std::uint64_t bucket_hash_of(const SimRow& row, Ordering ordering) {
     return group_of(row, ordering).value_or(static_cast<std::uint64_t>(row.seq));
 }
 
+/// What the broker said about one message.
+enum class Verdict : std::uint8_t { none, ack, nack, returned, poison };
+
 /// What the messages of one world have been through, for the final account.
 struct SimLedger {
-    std::map<std::int64_t, std::size_t> copies;            ///< stored in the broker, by row
-    std::map<std::int64_t, std::int32_t> charges;          ///< nacks, returns, deaths, by row
-    std::set<std::pair<std::string, std::int64_t>> sent;   ///< by claim token and row
-    std::set<std::pair<std::string, std::int64_t>> acked;  ///< by claim token and row
+    std::map<std::int64_t, std::size_t> copies;           ///< stored in the broker, by row
+    std::map<std::int64_t, std::int32_t> charges;         ///< nacks, returns, deaths, by row
+    std::set<std::pair<std::string, std::int64_t>> sent;  ///< by claim token and row
+    /// What the broker said of exactly that message, by claim token and row.
+    std::map<std::pair<std::string, std::int64_t>, Verdict> verdicts;
+    /// What drainers were told of exchanges: that there is none, that it refuses.
+    std::set<std::pair<std::string, std::size_t>> told_missing;
+    std::set<std::pair<std::string, std::size_t>> told_refusing;
+    std::set<std::pair<std::string, std::string>> isolations;  ///< by drainer and cause
+    std::size_t closes = 0;      ///< of channels, and of connections over a message
+    std::size_t held = 0;        ///< rows put off uncharged
+    std::size_t found = 0;       ///< rows charged for a close
+    std::size_t neighbours = 0;  ///< unconfirmed on a channel that was closed over another one
+    std::size_t protocol_errors = 0;
+    std::size_t events = 0;             ///< heard from brokers
     std::set<std::int64_t> poisoned;    ///< charged because a drainer died alone with them
     std::size_t may_be_sent_again = 0;  ///< sum of the windows that faults have cut off
     std::size_t faults = 0;
@@ -124,7 +143,9 @@ struct SimRowOptions {
     double bad = 0.02;
     double killer = 0;
     double scheduled = 0;
-    std::size_t writers = 5;  ///< open at a time
+    double poison = 0;
+    std::size_t exchanges = 1;  ///< beside the default exchange
+    std::size_t writers = 5;    ///< open at a time
     std::size_t followers_at_once = 64;
 };
 
@@ -188,6 +209,8 @@ class SimDatabase {
                 dice.chance(options.without_key) ? -1 : static_cast<int>(dice.below(options.keys));
             row.bad = dice.chance(options.bad);
             row.killer = !row.bad && dice.chance(options.killer);
+            row.bytes = static_cast<std::size_t>(dice.between(1, dice.chance(0.1) ? 100 : 30));
+            choose_exchange(dice, options, row);
             if (dice.chance(options.scheduled)) {
                 row.available_at = row.next_attempt = now + Duration{dice.between(1, 5000)};
             }
@@ -196,6 +219,12 @@ class SimDatabase {
         }
         if (dice.chance(0.6)) {
             end_writer(at, dice.chance(0.9));
+        }
+    }
+    static void choose_exchange(Dice& dice, const SimRowOptions& options, SimRow& row) {
+        row.exchange = dice.chance(0.1) ? 0 : 1 + dice.below(options.exchanges);
+        if (dice.chance(options.poison)) {
+            row.poison = dice.chance(0.8) ? Poison::content : Poison::cut;
         }
     }
     void end_writer(std::size_t at, bool commit) {
@@ -215,6 +244,40 @@ class SimDatabase {
     bool is_running(const Writer& writer) const {
         return std::any_of(open.begin(), open.end(),
                            [&](const OpenWriter& o) { return o.writer == writer; });
+    }
+
+    // ---- What is held for what is missing at the broker (src/postgres/event_held.cpp) ----
+
+    /// Makes held rows due, as far as `most` deferred ones are looked at; gives how far that was.
+    std::optional<std::int64_t> wake_held(const WakeHeld& wake, Time now, std::size_t most) {
+        const auto microseconds = [](Time time) { return time.count() * 1000; };
+        std::vector<std::int64_t> found;
+        for (const SimRow& row : rows) {
+            if (row.visible() && row.next_attempt > now && row.next_attempt < NEVER &&
+                microseconds(*row.next_attempt) > wake.after) {
+                found.push_back(row.seq);
+            }
+        }
+        std::stable_sort(found.begin(), found.end(), [this](std::int64_t a, std::int64_t b) {
+            return row(a).next_attempt < row(b).next_attempt;
+        });
+        const bool to_the_end = found.size() < most;
+        found.resize(std::min(found.size(), most));
+        std::optional<std::int64_t> reached;
+        if (!to_the_end) {
+            const std::int64_t first = microseconds(*row(found.front()).next_attempt);
+            const std::int64_t last = microseconds(*row(found.back()).next_attempt);
+            reached = last > first ? last - 1 : last;
+        }
+        for (std::int64_t seq : found) {
+            const SimRow& held = row(seq);
+            const bool is_held = wake.error.empty() ? held.last_error.starts_with("held: ")
+                                                    : held.last_error == wake.error;
+            if (is_held && held.unended() && held.token.empty() && !held.locked) {
+                change(seq).next_attempt = now;
+            }
+        }
+        return reached;
     }
 
     // ---- The release rule, and what operators do (src/sql/64_groups.sql, 65_act.sql) ----
@@ -261,6 +324,7 @@ class SimDatabase {
         }
         target.end = End::none;
         target.attempts = 0;
+        target.refused = false;
         target.token.clear();
         target.next_attempt = std::max(now, target.available_at.value_or(now));
         target.requeued_at = ++clock;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "drain_sim_broker.hpp"
 #include "drain_sim_shell.hpp"
 
 namespace outbox::test {
@@ -17,7 +18,11 @@ namespace outbox::test {
 /// database and a model broker.
 class SimProcess : public SimShell {
   public:
-    using SimShell::SimShell;
+    SimProcess(SimDatabase& database, SimLedger& ledger, Dice& dice, SimShellOptions options,
+               std::vector<SimBroker>& brokers)
+        : SimShell(database, ledger, dice, std::move(options)),
+          link(dice, [this](const SimMessage& message) { store(message); }),
+          brokers_(brokers) {}
 
     /// Does what the machine asks for until it wants to wait or has done `most` things; the last
     /// command's end of waiting is left in wait_until.
@@ -28,6 +33,7 @@ class SimProcess : public SimShell {
             check_bounds();
             if (command.kind == Command::Kind::wait) {
                 EXPECT_GT(command.until, now) << "a busy loop";
+                check_patience(now);
                 wait_until = std::min(command.until, now + settings().poll_interval);
                 idle_commands = 0;
                 return;
@@ -41,48 +47,32 @@ class SimProcess : public SimShell {
 
     // ---- The broker ----
 
-    struct Message {
-        std::uint64_t tag = 0;
-        std::int64_t seq = 0;
-        std::string token;
-        std::optional<std::uint64_t> group;
-    };
-
     void finish_connecting(Time now, bool success) {
         connecting = false;
         if (success) {
             up = true;
             is_blocked = false;
-            next_tag_ = 1;
+            link.open(broker_to_try());
             drain.connected(now, static_cast<std::size_t>(dice_.between(20, 400)));
         } else {
             drain.connection_lost(now, dice_.chance(0.05), "refused");
         }
     }
+    SimBroker& broker_to_try() { return brokers_[broker_ % brokers_.size()]; }
 
     /// The connection breaks. What was sent may or may not have been stored.
     void lose_connection(Time now) {
+        take_last_words(now);
         cut_off();
         drain.connection_lost(now, false, "reset");
     }
 
-    /// The broker answers about one message or some; it may refuse them or find no queue for them.
-    void answer(Time now, double refusals, std::optional<int> failing_key = std::nullopt) {
-        const std::size_t at = dice_.below(unconfirmed.size());
-        const bool multiple = !failing_key.has_value() && dice_.chance(0.3);
-        const bool fails =
-            failing_key.has_value() && database_.row(unconfirmed[at].seq).key == *failing_key;
-        const bool ack = !fails && !dice_.chance(refusals);
-        const std::size_t from = multiple ? 0 : at;
-        for (std::size_t i = from; i <= at; i++) {
-            settle(unconfirmed[i], ack, settings().mandatory && dice_.chance(refusals));
+    /// The next thing that the broker has said arrives.
+    void hear(Time now) {
+        if (std::optional<SimNews> news = up ? link.hear() : std::nullopt) {
+            ledger_.events++;
+            take(now, *news);
         }
-        const bool all = multiple && at + 1 == unconfirmed.size() && dice_.chance(0.3);
-        const std::uint64_t tag = all ? 0 : unconfirmed[at].tag;
-        // At the deadline of a stop the machine has given up what is on its way.
-        EXPECT_TRUE(drain.confirmed(now, tag, multiple, ack) || drain.stopping());
-        unconfirmed.erase(unconfirmed.begin() + static_cast<std::ptrdiff_t>(from),
-                          unconfirmed.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     }
 
     /// What was on its way and what was not yet written comes again from somebody else.
@@ -103,47 +93,203 @@ class SimProcess : public SimShell {
     bool up = false;
     bool is_blocked = false;
     bool silent = false;
-    std::vector<Message> unconfirmed;
+    SimLink link;
     int idle_commands = 0;
     double publish_failure = 0;
     std::size_t killed = 0;  ///< by a row
 
   private:
-    void settle(const Message& message, bool ack, bool returned) {
-        if (ack && !returned) {
-            store(message);
-            ledger_.acked.insert({message.token, message.seq});
-        } else {
-            ledger_.charges[message.seq]++;
-            if (!ack && dice_.chance(0.2)) {  // another queue has it
-                store(message);
-                ledger_.may_be_sent_again++;
-            } else if (returned) {
-                drain.returned(message.tag, "no queue");
+    using End = SimRow::End;
+
+    // ---- What the broker says ----
+
+    void take(Time now, const SimNews& news) {
+        switch (news.kind) {
+            case SimNews::Kind::confirm:
+                take_confirm(now, news);
+                break;
+            case SimNews::Kind::nonsense:
+                take_nonsense(now, news.channel);
+                break;
+            case SimNews::Kind::returned:
+                drain.returned(news.channel, news.tag, "312 NO_ROUTE");
+                break;
+            case SimNews::Kind::closed:
+                take_close(now, news);
+                break;
+            case SimNews::Kind::opened:
+                link.end(news.channel).is_known = true;
+                drain.channel_opened(news.channel);
+                break;
+            case SimNews::Kind::answer:
+                take_answer(now, news);
+                break;
+            case SimNews::Kind::blocked:
+                is_blocked = true;
+                drain.blocked();
+                break;
+            case SimNews::Kind::unblocked:
+                is_blocked = false;
+                last_blocked_ = now;
+                drain.unblocked();
+                break;
+            case SimNews::Kind::gone:
+                take_end(now, news);
+                break;
+        }
+    }
+
+    void take_confirm(Time now, const SimNews& news) {
+        std::vector<SimMessage>& sent = link.end(news.channel).sent;
+        const auto is_settled = [&](const SimMessage& message) {
+            return news.multiple ? message.tag <= news.tag : message.tag == news.tag;
+        };
+        for (const SimMessage& message : sent) {
+            if (is_settled(message)) {
+                note_verdict(message, !news.ack          ? Verdict::nack
+                                      : message.returned ? Verdict::returned
+                                                         : Verdict::ack);
             }
+        }
+        const bool all = news.multiple && !sent.empty() && sent.back().tag == news.tag;
+        const std::uint64_t tag = all && dice_.chance(0.3) ? 0 : news.tag;
+        std::erase_if(sent, is_settled);
+        const bool known = drain.confirmed(now, news.channel, tag, news.multiple, news.ack);
+        // At the deadline of a stop the machine has given up what is on its way.
+        EXPECT_TRUE(known || drain.stopping());
+    }
+
+    void note_verdict(const SimMessage& message, Verdict verdict) {
+        ledger_.verdicts[{message.token, message.seq}] = verdict;
+        if (verdict != Verdict::ack) {
+            ledger_.charges[message.seq]++;
+        }
+        if (verdict == Verdict::nack && message.is_stored) {
+            ledger_.may_be_sent_again++;
         }
         unsettled.insert(message.seq);
     }
 
+    // P2: a confirm of what was never sent, or was confirmed before, says nothing of any message.
+    void take_nonsense(Time now, Channel channel) {
+        const SimLink::End& end = link.end(channel);
+        std::uint64_t tag = end.next_tag + dice_.below(3);
+        bool multiple = dice_.chance(0.5);
+        if (end.next_tag > 1 && dice_.chance(0.5)) {
+            tag = 1 + dice_.below(end.next_tag - 1);
+            multiple = false;
+        }
+        if (std::any_of(end.sent.begin(), end.sent.end(),
+                        [tag](const SimMessage& message) { return message.tag == tag; })) {
+            return;
+        }
+        ledger_.protocol_errors++;
+        EXPECT_FALSE(drain.confirmed(now, channel, tag, multiple, true))
+            << "P2: takes the confirm of a message that is not open";
+        lose_connection(now);
+    }
+
+    void take_answer(Time now, const SimNews& news) {
+        const bool may_publish = news.exists.value_or(true);
+        link.known[news.exchange] = may_publish;
+        if (!may_publish) {
+            ledger_.told_missing.insert({owner, news.exchange});
+        }
+        drain.answered(now, EXCHANGES[news.exchange], news.exists);
+    }
+
+    void take_close(Time now, const SimNews& news) {
+        SimLink::End& end = link.end(news.channel);
+        note_close(news, end.sent.size());
+        const auto culprit = find_culprit(end.sent, news.culprit);
+        if (culprit == end.sent.end()) {
+            EXPECT_TRUE(drain.stopping()) << "row " << news.culprit;
+        } else if (news.code == 404) {
+            link.known[news.exchange] = false;
+            ledger_.told_missing.insert({owner, news.exchange});
+            ledger_.told_refusing.insert({owner, news.exchange});
+        } else if (culprit->bytes > link.broker().limit) {
+            link.told_limit = link.broker().limit;
+        } else {
+            if (news.code == 403) {
+                ledger_.told_refusing.insert({owner, news.exchange});
+            }
+            convict(*culprit, end.sent.size());
+        }
+        ledger_.may_be_sent_again += link.stored_on(news.channel);
+        end.sent.clear();
+        end.is_known = false;
+        end.wants_open = true;
+        EXPECT_TRUE(drain.channel_closed(now, news.channel, news.code, news.text));
+    }
+
+    void take_end(Time now, const SimNews& news) {
+        std::vector<SimMessage> sent = link.end(Channel::main).sent;
+        const auto& tried = link.end(Channel::trial).sent;
+        sent.insert(sent.end(), tried.begin(), tried.end());
+        note_close(news, sent.size());
+        const auto culprit = find_culprit(sent, news.culprit);
+        if (culprit != sent.end()) {
+            convict(*culprit, sent.size());
+        }
+        cut_off();
+        drain.connection_lost(now, false, news.text, true);
+    }
+
+    static std::vector<SimMessage>::const_iterator find_culprit(const std::vector<SimMessage>& sent,
+                                                                std::int64_t seq) {
+        return std::find_if(sent.begin(), sent.end(),
+                            [seq](const SimMessage& message) { return message.seq == seq; });
+    }
+
+    // P7: blamed is who was alone.
+    void convict(const SimMessage& culprit, std::size_t unconfirmed) {
+        if (unconfirmed == 1) {
+            ledger_.found++;
+            note_verdict(culprit, Verdict::poison);
+        }
+    }
+
+    // P4: of what one culprit does, its neighbours suffer once.
+    void note_close(const SimNews& news, std::size_t unconfirmed) {
+        ledger_.closes++;
+        if (unconfirmed > 1) {
+            ledger_.neighbours += unconfirmed - 1;
+            EXPECT_TRUE(ledger_.isolations.insert({owner, news.cause}).second)
+                << "P4: the neighbours of a known culprit are sent again: " << news.cause << ", "
+                << unconfirmed << " unconfirmed";
+        }
+    }
+
+    // What the broker had said before the connection broke still counts.
+    void take_last_words(Time now) {
+        while (up && dice_.chance(0.5)) {
+            const std::optional<SimNews> news = link.hear();
+            if (!news.has_value()) {
+                return;
+            }
+            if (news->kind == SimNews::Kind::confirm || news->kind == SimNews::Kind::returned ||
+                news->kind == SimNews::Kind::closed) {
+                take(now, *news);
+            }
+        }
+    }
+
+    // ---- What the machine wants ----
+
     void obey(const Command& command, Time& now) {
         switch (command.kind) {
             case Command::Kind::connect:
-                EXPECT_FALSE(up || connecting);
-                connecting = true;
+                connect(command, now);
                 break;
             case Command::Kind::disconnect:
-                EXPECT_TRUE(up || connecting);
-                if (command.reason.empty()) {
-                    EXPECT_TRUE(unconfirmed.empty() || drain.stopping())
-                        << "closed with messages on their way";
-                    cut_off();
-                    drain.connection_closed(now);
-                } else {
-                    lose_connection(now);
-                }
+                disconnect(command, now);
                 break;
             case Command::Kind::publish:
-                publish(*command.event, now);
+                publish(command, now);
+                break;
+            case Command::Kind::ask:
+                ask(command);
                 break;
             case Command::Kind::transact:
                 transact(now);
@@ -158,16 +304,41 @@ class SimProcess : public SimShell {
         }
     }
 
-    void publish(const Event& event, Time now) {
-        EXPECT_TRUE(up && !is_blocked);
-        SimRow& row = database_.row(event.seq);
-        if (row.token.starts_with(owner)) {
-            EXPECT_LT(now, row.leased_at + settings().lease_ttl) << "published on an old lease";
-            EXPECT_EQ(row.end, SimRow::End::none);
+    void connect(const Command& command, Time now) {
+        EXPECT_FALSE(up || connecting);
+        EXPECT_GE(now, attempted_at_ + Duration{1000}) << "two attempts within a second";
+        attempted_at_ = now;
+        connecting = true;
+        broker_ = command.broker;
+    }
+
+    void disconnect(const Command& command, Time now) {
+        EXPECT_TRUE(up || connecting);
+        if (command.reason.empty()) {
+            EXPECT_TRUE(link.unconfirmed() == 0 || !up || drain.stopping())
+                << "closed with messages on their way";
+            cut_off();
+            drain.connection_closed(now);
         } else {
-            EXPECT_TRUE(row.deleted) << "published without a claim: " << event.seq;
+            lose_connection(now);
         }
-        if (row.bad) {
+    }
+
+    void ask(const Command& command) {
+        const auto exchange = static_cast<std::size_t>(
+            std::find(EXCHANGES.begin(), EXCHANGES.end(), command.exchange) - EXCHANGES.begin());
+        EXPECT_TRUE(up && !is_blocked);
+        EXPECT_FALSE(link.is_asked()) << "two questions at once";
+        ASSERT_LT(exchange, EXCHANGES.size());
+        EXPECT_NE(exchange, 0U) << "the default exchange is always there";
+        link.ask(exchange);
+    }
+
+    void publish(const Command& command, Time now) {
+        const Event& event = *command.event;
+        SimRow& row = database_.row(event.seq);
+        check_publish(command, row, now);
+        if (row.bad || row.bytes > drain.max_message_bytes()) {
             row.refused = true;
             drain.rejected(now, "bad", "this row cannot be sent");
             return;
@@ -177,28 +348,70 @@ class SimProcess : public SimShell {
             die();
             return;
         }
-        unconfirmed.push_back({next_tag_, event.seq, row.token, event.group});
+        row.refused = false;
+        SimMessage message;
+        message.seq = event.seq;
+        message.token = row.token;
+        message.group = event.group;
+        message.key = row.key;
+        message.exchange = row.exchange;
+        message.bytes = row.bytes;
+        message.poison = row.poison;
+        message.mandatory = settings().mandatory;
+        message.sent_at = now;
+        const std::uint64_t tag = link.publish(command.channel, std::move(message));
         if (dice_.chance(publish_failure)) {
             lose_connection(now);
             return;
         }
         ledger_.sent.insert({row.token, event.seq});
-        drain.sent(now, next_tag_++, event.payload.size());
+        EXPECT_TRUE(drain.sent(now, tag, event.payload.size()));
+    }
+
+    void check_publish(const Command& command, const SimRow& row, Time now) const {
+        EXPECT_TRUE(up && !is_blocked);
+        EXPECT_TRUE(link.end(command.channel).is_known) << "published on a closed channel";
+        EXPECT_TRUE(command.channel == Channel::main || link.end(Channel::trial).sent.empty())
+            << "P7: a suspect beside another one";
+        if (row.token.starts_with(owner)) {
+            EXPECT_LT(now, row.leased_at + settings().lease_ttl) << "published on an old lease";
+            EXPECT_EQ(row.end, End::none);
+        } else {
+            EXPECT_TRUE(row.deleted) << "published without a claim: " << row.seq;
+        }
+        EXPECT_TRUE(row.bad || link.known[row.exchange])
+            << "P4: row " << row.seq << " goes to '" << EXCHANGES[row.exchange]
+            << "', of which the broker has not said that it is there";
+        EXPECT_TRUE(row.bytes <= link.told_limit || row.bytes > drain.max_message_bytes())
+            << "P4: row " << row.seq << " is larger than the broker said it takes";
+        EXPECT_TRUE(row.bytes <= drain.max_message_bytes() ||
+                    drain.max_message_bytes() == link.told_limit)
+            << "row " << row.seq << " is refused by a limit that nobody has set";
     }
 
     void cut_off() {
-        ledger_.faults += unconfirmed.empty() ? 0 : 1;
-        for (const Message& message : unconfirmed) {
-            ledger_.may_be_sent_again++;
-            if (dice_.chance(0.5)) {
-                store(message);
-            }
+        ledger_.faults += link.unconfirmed() > 0 ? 1 : 0;
+        if (up) {
+            ledger_.may_be_sent_again += link.cut();
         }
-        unconfirmed.clear();
         up = connecting = false;
     }
 
-    void store(const Message& message) {
+    // A broker that says nothing is left in time.
+    void check_patience(Time now) {
+        if (!up || is_blocked || drain.stopping()) {
+            return;
+        }
+        for (Channel channel : {Channel::main, Channel::trial}) {
+            for (const SimMessage& message : link.end(channel).sent) {
+                EXPECT_LT(now,
+                          std::max(message.sent_at, last_blocked_) + settings().confirm_timeout)
+                    << "row " << message.seq << " is waited for too long";
+            }
+        }
+    }
+
+    void store(const SimMessage& message) {
         if (++ledger_.copies[message.seq] == 1) {
             check_order(database_.row(message.seq));
         }
@@ -244,15 +457,18 @@ class SimProcess : public SimShell {
 
     void check_bounds() {
         const auto depth = static_cast<std::size_t>(settings().pipeline_depth);
-        EXPECT_LE(unconfirmed.size(), depth);
-        EXPECT_LE(unconfirmed.size() + unsettled.size(), 2 * depth);
+        EXPECT_LE(link.unconfirmed(), depth);
+        EXPECT_LE(link.unconfirmed() + unsettled.size(), 2 * depth);
         EXPECT_LE(drain.in_hand(), 2 * static_cast<std::size_t>(settings().batch_size));
         if (!drain.stopping() && !exited) {
-            EXPECT_EQ(drain.in_flight(), unconfirmed.size());
+            EXPECT_EQ(drain.in_flight(), link.unconfirmed());
         }
     }
 
-    std::uint64_t next_tag_ = 1;
+    std::vector<SimBroker>& brokers_;
+    std::size_t broker_ = 0;
+    Time attempted_at_{Duration{-1000}};
+    Time last_blocked_{};
 };
 
 }  // namespace outbox::test

@@ -15,6 +15,7 @@
 
 #include "drain_sim_claim.hpp"
 #include "drain_sim_database.hpp"
+#include "drain_sim_marks.hpp"
 
 namespace outbox::test {
 
@@ -25,6 +26,7 @@ struct SimShellOptions {
     int generation = 0;
     std::size_t rows_per_group = 64;
     Duration floor_interval{5000};
+    std::size_t held_at_once = 100;  ///< deferred rows looked at in one step
     Deviation deviation = Deviation::none;
     std::function<void(Time)> meanwhile;  ///< others act in the middle of a transaction
 };
@@ -42,6 +44,7 @@ class SimShell {
           dice_(dice),
           options_(std::move(options)),
           settings_(options_.settings),
+          marks_(database, ledger, settings_, owner, options_.deviation),
           killer_jitter_(dice.below(1U << 30U)) {
         database_.alive.insert(owner);
         drain.hold_claims(true);
@@ -102,6 +105,10 @@ class SimShell {
         std::optional<SimClaim> claim;
         std::optional<std::int64_t> floor;
         bool ok = begin() && write_plan(plan, now, marked);
+        std::optional<std::int64_t> woken_to;
+        if (ok && plan.wake_held.has_value()) {
+            woken_to = database_.wake_held(*plan.wake_held, now, options_.held_at_once);
+        }
         floor = ok ? floor_if_due(now, marked.lost.empty()) : std::nullopt;
         const std::string token = owner + std::to_string(++claims_) +
                                   (plan.suspicion > 0 ? "/" + std::to_string(plan.suspicion) : "");
@@ -120,7 +127,7 @@ class SimShell {
         pause_relay(plan.pause);
         database_.commit();
         settle(marked);
-        finish_claim(now, plan, token, claim);
+        finish_claim(now, plan, token, claim, woken_to);
         look_again_at(marked);
         EXPECT_LE(database_.claimed_by(owner), drain.in_hand()) << "a claim is stranded";
     }
@@ -152,11 +159,7 @@ class SimShell {
     SimShellOptions options_;
 
   private:
-    struct Marked {
-        std::vector<std::int64_t> hit;
-        std::vector<std::int64_t> lost;
-        std::vector<std::int64_t> given_back;
-    };
+    using Marked = SimMarked;
 
     bool begin() { return !database_.down && !dice_.chance(transaction_failure / 2); }
     Ordering ordering() const { return drain.settings().ordering; }
@@ -274,80 +277,9 @@ class SimShell {
                 }};
     }
 
-    // A row that somebody has locked makes the transaction fail, after lock_timeout.
-    bool write_marks(const BatchMarks& marks, Time now, Marked& marked) {
-        bool ok = true;
-        const auto each = [&](std::int64_t seq, auto&& mark) {
-            const SimRow& row = database_.row(seq);
-            ok = ok && !row.locked;
-            if (row.unended() && row.token == marks.token) {
-                mark(database_.change(seq));
-                marked.hit.push_back(seq);
-            } else {
-                marked.lost.push_back(seq);
-            }
-        };
-        const auto end = [](SimRow& row, End how) {
-            row.end = how;
-            row.token.clear();
-            row.next_attempt.reset();
-        };
-        for (std::int64_t seq : marks.published) {
-            each(seq, [&](SimRow& row) {
-                EXPECT_TRUE(ledger_.acked.contains({marks.token, seq}))
-                    << seq << " is marked published without an ack";
-                end(row, End::published);
-            });
-        }
-        for (const FailedMark& mark : marks.failed) {
-            each(mark.seq, [&](SimRow& row) { charge(row, now + mark.delay); });
-        }
-        for (const EndedMark& mark : marks.ended) {
-            const bool dead = mark.outcome == EndedMark::Outcome::dead;
-            each(mark.seq, [&](SimRow& row) {
-                row.attempts += dead ? 1 : 0;
-                check_dead(row, dead);
-                end(row, dead ? End::dead : End::rejected);
-            });
-        }
-        for (std::int64_t seq : marks.deferred) {
-            each(seq, [&](SimRow& row) {
-                row.next_attempt = NEVER;
-                row.token.clear();
-            });
-        }
-        for (std::int64_t seq : marks.released) {
-            each(seq, [&](SimRow& row) {
-                row.token.clear();
-                marked.given_back.push_back(seq);
-            });
-        }
-        for (std::int64_t seq : marks.renewed) {
-            each(seq, [&](SimRow& row) { row.leased_at = now; });
-        }
-        return ok;
-    }
-
-    void charge(SimRow& row, Time due) {
-        row.attempts++;
-        EXPECT_LE(row.attempts, ledger_.charges[row.seq]) << row.seq << " is charged for nothing";
-        EXPECT_TRUE(settings_.max_attempts == 0 || row.attempts < settings_.max_attempts)
-            << row.seq << " should be dead";
-        row.next_attempt = due;
-        row.token.clear();
-    }
-
-    void check_dead(const SimRow& row, bool dead) {
-        EXPECT_EQ(dead, !row.bad) << row.seq;
-        EXPECT_LE(row.attempts, ledger_.charges[row.seq]) << row.seq << " is charged for nothing";
-        if (dead) {
-            EXPECT_EQ(row.attempts, settings_.max_attempts) << row.seq << " is dead too soon";
-        }
-    }
-
     bool write_plan(const TransactionPlan& plan, Time now, Marked& marked) {
         for (const BatchMarks& marks : plan.marks) {
-            if (!write_marks(marks, now, marked)) {
+            if (!marks_.write(marks, now, marked)) {
                 return false;
             }
         }
@@ -398,8 +330,9 @@ class SimShell {
     }
 
     void finish_claim(Time now, const TransactionPlan& plan, const std::string& token,
-                      std::optional<SimClaim>& claim) {
+                      std::optional<SimClaim>& claim, std::optional<std::int64_t> woken_to) {
         TransactionResult result;
+        result.woken_to = woken_to;
         result.durable = !dice_.chance(0.01);
         result.token = token;
         if (claim.has_value()) {
@@ -462,7 +395,8 @@ class SimShell {
                 return;
             }
             Marked marked;
-            if (!begin() || dice_.chance(transaction_failure) || !write_marks(marks, now, marked)) {
+            if (!begin() || dice_.chance(transaction_failure) ||
+                !marks_.write(marks, now, marked)) {
                 database_.abort();
                 result.unwritten.push_back(seq);
                 return;
@@ -627,6 +561,7 @@ class SimShell {
         SimRow& row = database_.change(seq);
         ledger_.poisoned.insert(seq);
         ledger_.charges[seq]++;
+        row.last_error = "poison: the drainer ended while it had this event alone in hand";
         if (settings_.max_attempts > 0 && row.attempts + 1 >= settings_.max_attempts) {
             row.attempts++;
             row.end = End::dead;
@@ -634,7 +569,7 @@ class SimShell {
             row.next_attempt.reset();
             follow_up({seq}, now);
         } else {
-            charge(row, now + settings_.retry.delay(row.attempts + 1, killer_jitter_));
+            marks_.charge(row, now + settings_.retry.delay(row.attempts + 1, killer_jitter_));
         }
         drain.suspect(1);
     }
@@ -728,6 +663,7 @@ class SimShell {
     }
 
     DrainSettings settings_;
+    SimMarks marks_;
     std::optional<DrainSettings> server_settings_;
     Random killer_jitter_;
     FreshLane lane_;

@@ -11,6 +11,7 @@
 
 #include "core/drain.hpp"
 #include "drain_seed.hpp"
+#include "drain_sim_broker.hpp"
 #include "drain_sim_database.hpp"
 #include "drain_sim_process.hpp"
 
@@ -18,19 +19,24 @@ namespace outbox::test {
 
 /// What may happen in a world.
 struct SimWorldOptions {
-    bool faults = true;        ///< of the database, the broker and the network
-    bool failed_marks = true;  ///< transactions may fail, the database may be away
-    bool crashes = true;       ///< of drainers and of the server
-    bool killers = false;      ///< rows that kill whoever publishes them
-    bool locks = false;        ///< operators lock rows and take their time
-    bool hands = false;        ///< operators delete rows and take claims away
-    bool requeues = false;     ///< operators revive rows that have ended
-    bool discards = false;     ///< and end others, rather such as are waited for
-    bool pauses = false;       ///< operators pause the relay
-    bool reorders = false;     ///< operators change its ordering
-    bool crowds = true;        ///< few rows of a group may be in hand
-    bool late_commits = true;  ///< rows appear in another order than their numbers'
-    bool scheduled = false;    ///< rows that are not to go before their time
+    bool faults = true;         ///< of the database, the broker and the network
+    bool failed_marks = true;   ///< transactions may fail, the database may be away
+    bool crashes = true;        ///< of drainers and of the server
+    bool killers = false;       ///< rows that kill whoever publishes them
+    bool locks = false;         ///< operators lock rows and take their time
+    bool hands = false;         ///< operators delete rows and take claims away
+    bool requeues = false;      ///< operators revive rows that have ended
+    bool discards = false;      ///< and end others, rather such as are waited for
+    bool pauses = false;        ///< operators pause the relay
+    bool reorders = false;      ///< operators change its ordering
+    bool crowds = true;         ///< few rows of a group may be in hand
+    bool late_commits = true;   ///< rows appear in another order than their numbers'
+    bool poison = false;        ///< rows that the broker cannot take
+    bool exchanges = false;     ///< come and go, and refuse
+    bool limits = false;        ///< of the broker for the size of a message
+    bool fail_missing = false;  ///< missing_exchange = fail
+    std::size_t brokers = 1;
+    bool scheduled = false;  ///< rows that are not to go before their time
     std::size_t drainers = 2;
     Ordering ordering = Ordering::per_key;
     bool single = false;             ///< drainers claim one row at a time
@@ -44,8 +50,10 @@ struct SimWorldOptions {
 class SimWorld {
   public:
     SimWorld(std::uint64_t seed, const SimWorldOptions& options)
-        : dice_(seed), options_(options), processes_(options.drainers) {
-        settings_.broker_uri = "amqp://one";
+        : dice_(seed), options_(options), brokers_(options.brokers), processes_(options.drainers) {
+        settings_.broker_uri = "amqp://one" + list_of_brokers();
+        settings_.missing_exchange =
+            options.fail_missing ? MissingExchange::fail : MissingExchange::hold;
         settings_.batch_size = static_cast<std::int32_t>(dice_.between(1, 12));
         settings_.batch_size = options.single ? 1 : settings_.batch_size;
         settings_.pipeline_depth = static_cast<std::int32_t>(dice_.between(1, 10));
@@ -56,7 +64,7 @@ class SimWorld {
         settings_.shutdown_timeout = Duration{1000};
         settings_.retry = {Duration{100}, 2, Duration{2000}};
         settings_.max_attempts = static_cast<std::int32_t>(
-            dice_.chance(0.3) && !options.killers ? 0 : dice_.between(1, 4));
+            dice_.chance(0.3) && !options.killers && !options.poison ? 0 : dice_.between(1, 4));
         settings_.publish_rate =
             static_cast<std::int32_t>(dice_.chance(0.3) ? dice_.between(20, 200) : 0);
         settings_.mandatory = dice_.chance(0.3);
@@ -71,12 +79,15 @@ class SimWorld {
         rows_per_group_ = static_cast<std::size_t>(
             dice_.chance(0.5) || !options.crowds ? 64 : dice_.between(1, 5));
         floor_interval_ = Duration{dice_.between(0, 3000)};
-        refusals_ = dice_.chance(0.3) ? 0 : 0.1;
+        rows_.poison = options.poison ? 0.03 : 0;
+        rows_.exchanges = options.exchanges ? static_cast<std::size_t>(dice_.between(1, 4)) : 1;
+        held_at_once_ = static_cast<std::size_t>(dice_.chance(0.5) ? 100 : dice_.between(1, 5));
         if (options.failing_key.has_value()) {
             settings_.max_attempts = 0;
             rows_.sources = 1;
             rows_.keys = 4;
         }
+        prepare_brokers();
         for (std::size_t slot = 0; slot < processes_.size(); slot++) {
             start(slot);
         }
@@ -131,9 +142,47 @@ class SimWorld {
 
   private:
     using End = SimRow::End;
+    using Access = SimBroker::Access;
 
     bool failed() const {
         return failures != nullptr ? failures->size() > 0 : ::testing::Test::HasFailure();
+    }
+
+    std::string list_of_brokers() const {
+        std::string more;
+        for (std::size_t i = 1; i < brokers_.size(); i++) {
+            more += ",amqp://more";
+        }
+        return more;
+    }
+
+    void prepare_brokers() {
+        const double refusals = dice_.chance(0.3) ? 0 : 0.1;
+        for (std::size_t i = 0; i < brokers_.size(); i++) {
+            brokers_[i].index = i;
+            brokers_[i].refusals = refusals;
+            brokers_[i].failing_key = options_.failing_key;
+            if (options_.limits && dice_.chance(0.7)) {
+                brokers_[i].limit = static_cast<std::size_t>(dice_.between(20, 60));
+            }
+            for (int changes = options_.exchanges ? 3 : 0; changes > 0; changes--) {
+                change_exchange(brokers_[i]);
+            }
+        }
+    }
+
+    void change_exchange(SimBroker& broker) {
+        const std::size_t exchange = dice_.below(rows_.exchanges + 1);
+        const std::uint64_t what = dice_.below(10);
+        if (what < 4) {
+            broker.set(exchange, SimBroker::Access::open);
+        } else if (what == 4) {
+            broker.set(exchange, SimBroker::Access::forbidden);
+        } else if (what == 5 && exchange != 0) {
+            broker.set(exchange, SimBroker::Access::internal);
+        } else if (exchange != 0) {
+            broker.set(exchange, SimBroker::Access::missing);
+        }
     }
 
     void start(std::size_t slot) {
@@ -149,10 +198,11 @@ class SimWorld {
         options.generation = ++generation_;
         options.rows_per_group = rows_per_group_;
         options.floor_interval = floor_interval_;
+        options.held_at_once = held_at_once_;
         options.deviation = options_.deviation;
         options.meanwhile = [this](Time now) { meanwhile(now); };
         processes_[slot] =
-            std::make_unique<SimProcess>(database_, ledger, dice_, std::move(options));
+            std::make_unique<SimProcess>(database_, ledger, dice_, std::move(options), brokers_);
         processes_[slot]->configure(now_, settings_);
         if (options_.faults && options_.failed_marks) {
             processes_[slot]->transaction_failure = dice_.chance(0.3) ? 0.3 : 0.01;
@@ -167,7 +217,7 @@ class SimWorld {
         }
         for (auto& process : processes_) {
             if (process != nullptr && now_ >= process->stalled_until) {
-                if (dice_.chance(0.4)) {
+                if (dice_.chance(0.6)) {
                     speak(*process);
                 }
                 process->run(now_, static_cast<int>(dice_.between(1, 30)));
@@ -207,9 +257,11 @@ class SimWorld {
     void check_groups() {
         std::set<std::uint64_t> groups;
         for (const auto& process : processes_) {
-            for (const SimProcess::Message& message : process->unconfirmed) {
-                EXPECT_TRUE(!message.group.has_value() || groups.insert(*message.group).second)
-                    << "row " << message.seq << " is the second of its group on its way";
+            for (Channel channel : {Channel::main, Channel::trial}) {
+                for (const SimMessage& message : process->link.end(channel).sent) {
+                    EXPECT_TRUE(!message.group.has_value() || groups.insert(*message.group).second)
+                        << "row " << message.seq << " is the second of its group on its way";
+                }
             }
         }
     }
@@ -220,15 +272,24 @@ class SimWorld {
             return;
         }
         if (process.connecting) {
-            process.finish_connecting(now_, !options_.faults || dice_.chance(0.8));
-        } else if (process.up && !process.silent && !process.unconfirmed.empty()) {
-            process.answer(now_, refusals_, options_.failing_key);
+            const SimBroker& broker = process.broker_to_try();
+            if (!broker.hears_nobody) {
+                process.finish_connecting(now_,
+                                          broker.up && (!options_.faults || dice_.chance(0.8)));
+            }
+        } else if (process.up && !process.silent) {
+            for (std::int64_t i = dice_.between(1, 8); i > 0; i--) {
+                process.link.work();
+            }
+            for (std::int64_t i = dice_.between(0, 4); i > 0; i--) {
+                process.hear(now_);
+            }
         }
     }
 
     void disturb(std::size_t slot) {
         SimProcess& process = *processes_[slot];
-        switch (dice_.below(11)) {
+        switch (dice_.below(14)) {
             case 0:
                 if (options_.crashes) {
                     crashes++;
@@ -242,8 +303,7 @@ class SimWorld {
                 break;
             case 2:
                 if (process.up) {
-                    process.is_blocked = !process.is_blocked;
-                    process.is_blocked ? process.drain.blocked() : process.drain.unblocked();
+                    process.link.block(!process.link.blocked);
                 }
                 break;
             case 3:
@@ -272,11 +332,37 @@ class SimWorld {
                     restart_server();
                 }
                 break;
+            case 10:
+                if (options_.exchanges) {
+                    change_exchange(brokers_[dice_.below(brokers_.size())]);
+                }
+                break;
+            case 11:
+                disturb_broker(brokers_[dice_.below(brokers_.size())]);
+                break;
+            case 12:
+                if (process.up && dice_.chance(0.3)) {
+                    process.link.talk_nonsense();
+                }
+                break;
             default:
                 now_ += Duration{dice_.between(0, 3000)};
                 break;
         }
         pass_wakes();
+    }
+
+    void disturb_broker(SimBroker& broker) {
+        if (dice_.chance(0.3)) {
+            broker.hears_nobody = !broker.hears_nobody;
+            return;
+        }
+        broker.up = !broker.up;
+        for (auto& process : processes_) {
+            if (!broker.up && process->up && &process->link.broker() == &broker) {
+                process->lose_connection(now_);
+            }
+        }
     }
 
     void restart_server() {
@@ -295,6 +381,7 @@ class SimWorld {
         settings.poll_interval = Duration{dice_.between(50, 500)};
         if (dice_.chance(0.3)) {
             settings.broker_uri = dice_.chance(0.5) ? "amqp://one" : "amqp://two";
+            settings.broker_uri += list_of_brokers();
         }
         process.configure(now_, settings);
     }
@@ -425,8 +512,25 @@ class SimWorld {
         options_.faults = false;
         options_.locks = options_.hands = options_.requeues = options_.discards = false;
         options_.pauses = options_.reorders = false;
+        for (SimBroker& broker : brokers_) {
+            calm(broker);
+        }
         for (auto& process : processes_) {
             calm(*process);
+        }
+    }
+
+    void calm(SimBroker& broker) {
+        broker.up = true;
+        broker.hears_nobody = false;
+        broker.refusals = 0;
+        broker.failing_key.reset();
+        for (std::size_t i = 0; i < broker.exchanges.size(); i++) {
+            const bool may_refuse =
+                settings_.max_attempts > 0 && broker.exchanges[i].access != Access::missing;
+            if (!may_refuse || dice_.chance(0.5)) {
+                broker.set(i, Access::open);
+            }
         }
     }
 
@@ -437,9 +541,8 @@ class SimWorld {
         process.silent = false;
         process.drain.set_misconfigured(false);
         process.configure(now_, settings_);
-        if (process.is_blocked) {
-            process.is_blocked = false;
-            process.drain.unblocked();
+        if (process.up) {
+            process.link.block(false);
         }
     }
 
@@ -451,8 +554,11 @@ class SimWorld {
             process.finish_connecting(now_, true);
         }
         process.run(now_, 1000);
-        while (process.up && !process.unconfirmed.empty() && dice_.chance(0.9)) {
-            process.answer(now_, 0);
+        if (process.up && dice_.chance(0.9)) {
+            process.link.work_off();
+            while (process.up && process.link.has_news()) {
+                process.hear(now_);
+            }
         }
     }
 
@@ -482,6 +588,9 @@ class SimWorld {
                 EXPECT_EQ(row.end, End::dead) << "row " << row.seq << " kills drainers";
             } else if (row.bad && row.end != End::discarded) {
                 EXPECT_EQ(row.end, End::rejected) << row.seq;
+            } else if (row.poison != Poison::none && row.end != End::discarded &&
+                       row.end != End::rejected) {
+                EXPECT_EQ(row.end, End::dead) << "row " << row.seq << " cannot be taken";
             }
             if (options_.killers && crashes == 0 && !row.killer) {
                 EXPECT_FALSE(ledger.poisoned.contains(row.seq))
@@ -515,8 +624,9 @@ class SimWorld {
     SimRowOptions rows_;
     std::size_t rows_per_group_ = 64;
     Duration floor_interval_{};
-    double refusals_ = 0.1;
+    std::size_t held_at_once_ = 100;
     SimDatabase database_;
+    std::vector<SimBroker> brokers_;
     std::vector<std::unique_ptr<SimProcess>> processes_;
     int generation_ = 0;
 };

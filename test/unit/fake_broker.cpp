@@ -13,11 +13,12 @@ namespace fake {
 
 namespace {
 
-constexpr int patience_ms = 5000;
+constexpr int patience_ms = 20000;
 constexpr std::uint8_t method_frame = 1;
 constexpr std::uint8_t header_frame = 2;
 constexpr std::uint8_t body_frame = 3;
 constexpr std::uint8_t heartbeat_frame = 8;
+constexpr std::uint16_t question_channel = 2;
 constexpr char frame_end = static_cast<char>(0xCE);
 
 std::string table(const Writer& fields) {
@@ -157,6 +158,7 @@ std::optional<Published> Peer::read_message() {
         return std::nullopt;
     }
     Published message;
+    message.channel = frame->channel;
     Reader arguments(frame->arguments());
     arguments.u16();
     message.exchange = arguments.short_string();
@@ -237,31 +239,33 @@ void Peer::send_tune(const Tuning& tuning) {
                 Writer().u16(tuning.channel_max).u32(tuning.frame_max).u16(tuning.heartbeat));
 }
 
-void Peer::send_ack(std::uint64_t tag, bool multiple) {
-    send_method(1, 60, 80, Writer().u64(tag).u8(multiple ? 1 : 0));
+void Peer::send_ack(std::uint64_t tag, bool multiple, std::uint16_t channel) {
+    send_method(channel, 60, 80, Writer().u64(tag).u8(multiple ? 1 : 0));
 }
 
-void Peer::send_nack(std::uint64_t tag, bool multiple) {
-    send_method(1, 60, 120, Writer().u64(tag).u8(multiple ? 1 : 0));
+void Peer::send_nack(std::uint64_t tag, bool multiple, std::uint16_t channel) {
+    send_method(channel, 60, 120, Writer().u64(tag).u8(multiple ? 1 : 0));
 }
 
-void Peer::send_return(std::uint64_t body_size, std::uint16_t flags, const Writer& values) {
+void Peer::send_return(std::uint64_t body_size, std::uint16_t flags, const Writer& values,
+                       std::uint16_t channel) {
     send_method(
-        1, 60, 50,
+        channel, 60, 50,
         Writer().u16(312).short_string("NO_ROUTE").short_string("events").short_string("k"));
-    send_frame(header_frame, 1,
+    send_frame(header_frame, channel,
                Writer().u16(60).u16(0).u64(body_size).u16(flags).raw(values.bytes()).bytes());
 }
 
-void Peer::send_connection_close(std::uint16_t code, std::string_view text) {
-    send_method(0, 10, 50, Writer().u16(code).short_string(text).u16(0).u16(0));
+void Peer::send_connection_close(std::uint16_t code, std::string_view text, std::uint16_t class_id,
+                                 std::uint16_t method_id) {
+    send_method(0, 10, 50, Writer().u16(code).short_string(text).u16(class_id).u16(method_id));
 }
 
-void Peer::send_channel_close(std::uint16_t code, std::string_view text) {
-    send_method(1, 20, 40, Writer().u16(code).short_string(text).u16(60).u16(40));
+void Peer::send_channel_close(std::uint16_t code, std::string_view text, std::uint16_t channel) {
+    send_method(channel, 20, 40, Writer().u16(code).short_string(text).u16(60).u16(40));
 }
 
-std::optional<Login> Peer::handshake(const Tuning& tuning) {
+std::optional<Login> Peer::login(const Tuning& tuning) {
     if (!expect_header()) {
         return std::nullopt;
     }
@@ -290,20 +294,51 @@ std::optional<Login> Peer::handshake(const Tuning& tuning) {
     }
     login.vhost = Reader(frame->arguments()).short_string();
     send_method(0, 10, 41, Writer().short_string(""));
-    frame = read_frame();
-    if (!frame || frame->channel != 1 || !frame->is_method(20, 10)) {
-        return std::nullopt;
-    }
-    send_method(1, 20, 11, Writer().long_string(""));
-    frame = read_frame();
-    if (!frame || frame->channel != 1 || !frame->is_method(85, 10)) {
-        return std::nullopt;
-    }
-    send_method(1, 85, 11);
     return login;
 }
 
-Broker::Broker(Script script, int receive_buffer) : script_(std::move(script)) {
+bool Peer::read_open(std::uint16_t channel) {
+    const std::optional<Frame> open = read_frame();
+    if (!open || open->channel != channel || !open->is_method(20, 10)) {
+        return false;
+    }
+    if (channel == question_channel) {
+        return true;
+    }
+    const std::optional<Frame> select = read_frame();
+    return select && select->channel == channel && select->is_method(85, 10);
+}
+
+void Peer::send_open_ok(std::uint16_t channel) {
+    send_method(channel, 20, 11, Writer().long_string(""));
+    if (channel != question_channel) {
+        send_method(channel, 85, 11);
+    }
+}
+
+std::optional<Login> Peer::handshake(const Tuning& tuning) {
+    std::optional<Login> said = login(tuning);
+    if (!said || !read_open(1) || !read_open(2) || !read_open(3)) {
+        return std::nullopt;
+    }
+    for (const std::uint16_t channel : {1, 2, 3}) {
+        send_open_ok(channel);
+    }
+    return said;
+}
+
+bool Peer::close_and_reopen(std::uint16_t code, std::string_view text, std::uint16_t channel) {
+    send_channel_close(code, text, channel);
+    const std::optional<Frame> close_ok = read_frame();
+    if (!close_ok || close_ok->channel != channel || !close_ok->is_method(20, 41) ||
+        !read_open(channel)) {
+        return false;
+    }
+    send_open_ok(channel);
+    return true;
+}
+
+Broker::Broker(Script script, int receive_buffer, int connections) : script_(std::move(script)) {
     listen_fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_buffer > 0) {
         (void)::setsockopt(listen_fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer,
@@ -317,7 +352,10 @@ Broker::Broker(Script script, int receive_buffer) : script_(std::move(script)) {
     (void)::listen(listen_fd_, 1);
     (void)::getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &length);
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { serve(); });
+    thread_ = std::thread([this, connections] {
+        for (int i = 0; i < connections && serve(); ++i) {
+        }
+    });
 }
 
 Broker::~Broker() {
@@ -331,20 +369,21 @@ void Broker::join() {
     }
 }
 
-void Broker::serve() {
+bool Broker::serve() {
     pollfd entry{listen_fd_, POLLIN, 0};
     if (::poll(&entry, 1, patience_ms) <= 0) {
-        return;
+        return false;
     }
     const int fd = ::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) {
-        return;
+        return false;
     }
     const int one = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     Peer peer(fd);
     script_(peer);
     ::close(fd);
+    return true;
 }
 
 }  // namespace fake

@@ -58,6 +58,7 @@ struct Frame {
 
 /// A message as the client sent it.
 struct Published {
+    std::uint16_t channel = 0;
     std::string exchange;
     std::string routing_key;
     bool mandatory = false;
@@ -81,7 +82,7 @@ struct Login {
     std::string vhost;
 };
 
-/// The client as its script sees it. Reads give up after five seconds.
+/// The client as its script sees it. Reads give up after twenty seconds.
 class Peer {
   public:
     explicit Peer(int fd) : fd_(fd) {}
@@ -104,16 +105,27 @@ class Peer {
     bool expect_header();
     void send_start(std::string_view mechanisms = "AMQPLAIN PLAIN");
     void send_tune(const Tuning& tuning);
-    void send_ack(std::uint64_t tag, bool multiple = false);
-    void send_nack(std::uint64_t tag, bool multiple = false);
+    void send_ack(std::uint64_t tag, bool multiple = false, std::uint16_t channel = 1);
+    void send_nack(std::uint64_t tag, bool multiple = false, std::uint16_t channel = 1);
     /// The method and the content header of a return; what is set of the properties is up to
     /// `flags` and `values`.
-    void send_return(std::uint64_t body_size, std::uint16_t flags = 0, const Writer& values = {});
-    void send_connection_close(std::uint16_t code, std::string_view text);
-    void send_channel_close(std::uint16_t code, std::string_view text);
-    /// The server's side of everything up to confirm.select-ok; nullopt when the client did not
-    /// play along.
+    void send_return(std::uint64_t body_size, std::uint16_t flags = 0, const Writer& values = {},
+                     std::uint16_t channel = 1);
+    /// `class_id` and `method_id`: of the method that is to blame.
+    void send_connection_close(std::uint16_t code, std::string_view text,
+                               std::uint16_t class_id = 0, std::uint16_t method_id = 0);
+    void send_channel_close(std::uint16_t code, std::string_view text, std::uint16_t channel = 1);
+
+    // The server's side of the usual dialogues. nullopt or false: the client did not play along.
+    /// Up to connection.open-ok.
+    std::optional<Login> login(const Tuning& tuning = {});
+    /// Reads what opens the channel: channel.open, and confirm.select but for channel 2.
+    bool read_open(std::uint16_t channel);
+    void send_open_ok(std::uint16_t channel);
+    /// login() and all channels.
     std::optional<Login> handshake(const Tuning& tuning = {});
+    /// Closes the channel and lets the client open it again.
+    bool close_and_reopen(std::uint16_t code, std::string_view text, std::uint16_t channel = 1);
 
   private:
     bool wait_readable();
@@ -125,7 +137,8 @@ class Broker {
     using Script = std::function<void(Peer&)>;
 
     /// `receive_buffer`: size of the socket's receive buffer, 0 for the kernel's choice.
-    explicit Broker(Script script, int receive_buffer = 0);
+    /// `connections`: how many it serves, one after another.
+    explicit Broker(Script script, int receive_buffer = 0, int connections = 1);
     /// Waits for the script to end.
     ~Broker();
     Broker(const Broker&) = delete;
@@ -135,7 +148,7 @@ class Broker {
     void join();
 
   private:
-    void serve();
+    bool serve();
 
     Script script_;
     int listen_fd_ = -1;

@@ -17,15 +17,15 @@ BrokerUri broker(const std::string& text = "amqp://shop@rabbit.example:5673/orde
 /// The password, or "!" and the reason.
 std::string found(std::string_view text, const BrokerUri& uri = broker()) {
     auto result = find_password(text, uri);
-    if (const auto* error = std::get_if<PasswordLineError>(&result)) {
+    if (const auto* error = std::get_if<NoPassword>(&result)) {
         return "!" + error->reason;
     }
     return std::get<std::string>(result);
 }
 
 TEST(PasswordLines, OneLineIsThePasswordAsItIs) {
-    for (const char* password : {"s3cret", " s3cret ", "a:b:c:d", "\\:", "a\\", "#s3cret", "*",
-                                 "p\xc3\xa4ss", "a\\:b:c:d:e"}) {
+    for (const char* password : {"s3cret", " s3cret ", "  s3 cret#", "back\\slash", "a:b:c:d",
+                                 "\\:", "a\\", "#s3cret", "*", "p\xc3\xa4ss", "a\\:b:c:d:e"}) {
         EXPECT_EQ(found(password), password);
         EXPECT_EQ(found(std::string(password) + "\n"), password);
         EXPECT_EQ(found(std::string(password) + "\r\n"), password);
@@ -75,19 +75,19 @@ TEST(PasswordLines, WithoutALineThatFitsThePasswordOfTheUriCounts) {
 }
 
 TEST(PasswordLines, SaysWhatIsMissing) {
+    const std::string here = "host \"rabbit.example\", port 5673, vhost \"orders\", user \"shop\"";
     EXPECT_EQ(found("other:*:*:*:s3cret\n"),
-              "!has no line for host \"rabbit.example\", port 5673, vhost \"orders\", user "
-              "\"shop\"");
+              "!has no line for " + here + " (lines are host:port:vhost:user:password)");
     EXPECT_EQ(found("# the password\ns3cret\n"),
-              "!has no line for host \"rabbit.example\", port 5673, vhost \"orders\", user "
-              "\"shop\"; line 2 does not have the form host:port:vhost:user:password");
+              "!has no line for " + here + " (line 2 is not host:port:vhost:user:password)");
     EXPECT_EQ(found("\nrabbit.example:5673:orders:shop:\n*:*:*:*:s3cret\n"),
-              "!has no password in line 2, the first for host \"rabbit.example\", port 5673, vhost "
-              "\"orders\", user \"shop\"");
-    EXPECT_EQ(found("a:*:*:*:s3cret\n", broker("amqp://a%0Ab@h/%22%C3%A4")),
-              "!has no line for host \"h\", port 5672, vhost \"\"%C3%A4\", user \"a%0Ab\"");
-    EXPECT_EQ(found(""), "!has no password in it");
-    EXPECT_EQ(found("\r\n \t\n"), "!has no password in it");
+              "!has no password in line 2, the first for " + here);
+    // What a URI may name is not always fit for a log.
+    EXPECT_EQ(found("a:*:*:*:s3cret\n", broker("amqp://a%0Ab@h/%C3%A4")),
+              "!has no line for host \"h\", port 5672, vhost \"%C3%A4\", user \"a%0Ab\" (lines "
+              "are host:port:vhost:user:password)");
+    EXPECT_EQ(found(""), "!is empty");
+    EXPECT_EQ(found("\r\n \t\n"), "!is empty");
     EXPECT_EQ(found(std::string_view("s3c\0ret", 7)), "!contains a NUL byte");
 }
 

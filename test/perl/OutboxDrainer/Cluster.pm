@@ -37,6 +37,7 @@ use Cwd ();
 use IPC::Run ();
 use JSON::PP ();
 use OutboxDrainer::RabbitMQ;
+use OutboxDrainer::RabbitMQCluster;
 use POSIX ();
 use PostgreSQL::Test::Utils ();
 use Test::More;
@@ -71,15 +72,26 @@ sub start_broker
 
 =pod
 
-=item OutboxDrainer::Cluster->new_broker
+=item OutboxDrainer::Cluster->new_broker(config => lines, ...)
 
 A RabbitMQ node that has yet to be started.
+
+=item OutboxDrainer::Cluster->new_broker_cluster(nodes => n)
+
+Several that are one broker.
 
 =cut
 
 sub new_broker
 {
-	return OutboxDrainer::RabbitMQ->new(log_dir => Cwd::abs_path($PostgreSQL::Test::Utils::log_path));
+	my ($class, %params) = @_;
+	return OutboxDrainer::RabbitMQ->new(log_dir => Cwd::abs_path($PostgreSQL::Test::Utils::log_path), %params);
+}
+
+sub new_broker_cluster
+{
+	my ($class, %params) = @_;
+	return OutboxDrainer::RabbitMQCluster->new(log_dir => Cwd::abs_path($PostgreSQL::Test::Utils::log_path), %params);
 }
 
 =pod

@@ -57,10 +57,11 @@ my $counter = 0;
 
 =over
 
-=item OutboxDrainer::RabbitMQ->new(log_dir => directory)
+=item OutboxDrainer::RabbitMQ->new(log_dir => directory, config => lines, peer => broker)
 
 Makes the directories and chooses the ports. Logs go to log_dir, by default into the node's own
-directory, which is removed at the end.
+directory, which is removed at the end. config is added to rabbitmq.conf. A node with a peer can form a
+cluster with it: it has the same cookie and the same port mapper, and joins it at its first start.
 
 =cut
 
@@ -69,6 +70,7 @@ sub new
 	my ($class, %params) = @_;
 	my $dir  = File::Temp::tempdir(TMPDIR => 1);
 	my $name = sprintf('obd_%d_%d', $$, ++$counter);
+	my $peer = $params{peer};
 	my ($port, $dist_port, $epmd_port) = free_ports(3);
 	my $self = bless {
 		dir       => $dir,
@@ -77,7 +79,9 @@ sub new
 		node      => "$name\@localhost",
 		port      => $port,
 		dist_port => $dist_port,
-		epmd_port => $epmd_port,
+		epmd_port => $peer ? $peer->{epmd_port} : $epmd_port,
+		peer      => $peer,
+		cookie    => $peer ? $peer->{cookie} : join('', map { chr(65 + int rand 26) } 1 .. 20),
 		owner     => $$,
 	}, $class;
 
@@ -86,13 +90,21 @@ sub new
 	{
 		-d $sub or mkdir $sub or croak "could not create directory $sub: $!";
 	}
+	$self->_write_file('home/.erlang.cookie', $self->{cookie});
+	chmod 0400, "$dir/home/.erlang.cookie" or croak "could not change mode of the cookie: $!";
 	$self->_write_file('env.conf',        '');
-	$self->_write_file('enabled_plugins', "[].\n");
+	$self->_write_file('enabled_plugins', '[' . join(',', @{ $params{plugins} || [] }) . "].\n");
 	$self->_write_file('advanced.config', "[].\n");
 	$self->_write_file('rabbitmq.conf', <<"CONF");
 listeners.tcp.1 = 127.0.0.1:$port
 disk_free_limit.absolute = 1MB
 log.file.level = info
+CONF
+	$self->add_config($params{config}) if defined $params{config};
+	$self->add_config(<<"CONF") if $peer;
+cluster_formation.peer_discovery_backend = rabbit_peer_discovery_classic_config
+cluster_formation.classic_config.nodes.1 = $peer->{node}
+cluster_formation.classic_config.nodes.2 = $self->{node}
 CONF
 	push @nodes, $self;
 	weaken($nodes[-1]);
@@ -101,12 +113,37 @@ CONF
 
 =pod
 
+=item $broker->add_config(lines)
+
+Adds lines to rabbitmq.conf, which the node reads when it starts.
+
+=item $broker->set_advanced_config(terms)
+
+What advanced.config is to hold: a list of Erlang terms, for what rabbitmq.conf has no words for.
+
 =item $broker->port, $broker->pid, $broker->log_file, $broker->uri(user, password, vhost)
 
 Where the node listens, the process id of its virtual machine (undef when it is down), its log, and the
 URI to reach it; by default as guest with the vhost "/".
 
 =cut
+
+sub add_config
+{
+	my ($self, $lines) = @_;
+	my $path = "$self->{dir}/rabbitmq.conf";
+	open my $file, '>>', $path or croak "could not open $path: $!";
+	print $file "$lines\n";
+	close $file or croak "could not write $path: $!";
+	return;
+}
+
+sub set_advanced_config
+{
+	my ($self, $terms) = @_;
+	$self->_write_file('advanced.config', "$terms\n");
+	return;
+}
 
 sub port { return $_[0]->{port}; }
 sub pid  { return $_[0]->{pid}; }
@@ -134,13 +171,26 @@ sub uri
 Starts the node, also after stop or kill9, on its old data and port. Returns when it answers an AMQP
 client; dies with the end of its log when it does not.
 
+=item $broker->launch, $broker->wait_up
+
+The two halves of it, so that several nodes can start at once.
+
 =cut
 
 sub start
 {
 	my ($self) = @_;
+	$self->launch;
+	$self->wait_up;
+	return;
+}
+
+sub launch
+{
+	my ($self) = @_;
 	croak 'the broker is running' if $self->{pid};
-	$self->_start_epmd unless $self->{epmd_pid};
+	my $owner_of_epmd = $self->{peer} // $self;
+	$owner_of_epmd->_start_epmd unless $owner_of_epmd->{epmd_pid};
 
 	# "Under systemd" the script becomes the virtual machine instead of waiting for it, so that the process
 	# id is the node's own and SIGTERM a shutdown in order.
@@ -155,6 +205,12 @@ sub start
 			NOTIFY_SOCKET                       => undef,
 		},
 		"$script_dir/rabbitmq-server");
+	return;
+}
+
+sub wait_up
+{
+	my ($self) = @_;
 	my $deadline = time + $timeout;
 	until ($self->_answers_amqp)
 	{
@@ -269,6 +325,11 @@ A user of all rights on the vhost "/"; a vhost on which guest has all rights.
 
 Messages in the queue, ready and unacknowledged.
 
+=item $broker->flush_metadata
+
+Has the node write what it knows of exchanges and queues to its disk, which it does only now and then: after
+a kill it may have forgotten what was declared a moment ago.
+
 =item $broker->close_connections(reason)
 
 The broker closes all client connections, as an operator would from its management page.
@@ -316,6 +377,13 @@ sub queue_length
 	croak "there is no queue \"$queue\"";
 }
 
+sub flush_metadata
+{
+	my ($self) = @_;
+	$self->ctl('eval', 'mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok.');
+	return;
+}
+
 sub close_connections
 {
 	my ($self, $reason) = @_;
@@ -325,7 +393,8 @@ sub close_connections
 
 =pod
 
-=item $broker->declare(exchange =>, type =>, queue =>, binding =>, quorum =>, arguments => {}, vhost =>)
+=item $broker->declare(exchange =>, type =>, queue =>, binding =>, internal =>, quorum =>,
+arguments => {}, vhost =>)
 
 Declares what is named: a durable exchange (topic unless a type is given), a durable queue and a binding
 between them. May be repeated.
@@ -345,7 +414,7 @@ sub declare
 {
 	my ($self, %what) = @_;
 	my @arguments = map { ("--$_", $what{$_}) } grep { defined $what{$_} } qw(exchange type queue binding);
-	push @arguments, '--quorum' if $what{quorum};
+	push @arguments, map { "--$_" } grep { $what{$_} } qw(internal quorum);
 	push @arguments, '--arguments', JSON::PP->new->encode($what{arguments}) if $what{arguments};
 	$self->_tool($what{vhost}, 'declare', @arguments);
 	return;

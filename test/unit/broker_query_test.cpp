@@ -21,7 +21,7 @@ TlsOptions tls_of(const std::string& query) {
     return parsed("amqps://host" + query).tls.value_or(TlsOptions{});
 }
 
-TEST(BrokerUriQuery, PlainUriAsksForNothing) {
+TEST(BrokerQuery, PlainUriAsksForNothing) {
     const BrokerUri uri = parsed("amqp://host");
     EXPECT_FALSE(uri.tls);
     EXPECT_EQ(uri.auth, AuthMechanism::plain);
@@ -30,13 +30,13 @@ TEST(BrokerUriQuery, PlainUriAsksForNothing) {
     EXPECT_EQ(uri.channel_max, 0);
 }
 
-TEST(BrokerUriQuery, TlsVerifiesByDefault) {
+TEST(BrokerQuery, TlsVerifiesByDefault) {
     EXPECT_EQ(tls_of(""), TlsOptions{});
     EXPECT_EQ(TlsOptions{}.mode, SslMode::verify_full);
     EXPECT_EQ(TlsOptions{}.min_version, TlsVersion::tls_1_2);
 }
 
-TEST(BrokerUriQuery, TakesTheNamesOfLibpqAndOfRabbitmq) {
+TEST(BrokerQuery, TakesTheNamesOfLibpqAndOfRabbitmq) {
     TlsOptions expected;
     expected.root_cert = "/etc/ca & co.pem";
     expected.cert = "client.pem";
@@ -47,12 +47,12 @@ TEST(BrokerUriQuery, TakesTheNamesOfLibpqAndOfRabbitmq) {
     EXPECT_EQ(
         tls_of("?cacertfile=/etc/ca%20%26%20co.pem&certfile=client.pem&keyfile=client%3Dkey.pem"),
         expected);
-    EXPECT_EQ(tls_of("?keyfile=client=key.pem&sslcert=client.pem&cacertfile=/etc/ca%20%26%20co.pem"
-                     "&sslrootcert=%2Fetc/ca%20%26%20co.pem"),
-              expected);
+    EXPECT_EQ(
+        tls_of("?keyfile=client=key.pem&sslcert=client.pem&cacertfile=/etc/ca%20%26%20co.pem"),
+        expected);
 }
 
-TEST(BrokerUriQuery, VerifiesAsMuchAsIsAsked) {
+TEST(BrokerQuery, VerifiesAsMuchAsIsAsked) {
     struct Case {
         const char* query;
         SslMode mode;
@@ -65,12 +65,13 @@ TEST(BrokerUriQuery, VerifiesAsMuchAsIsAsked) {
              Case{"?verify=verify_peer", SslMode::verify_full},
              Case{"?verify=verify_none&sslmode=require", SslMode::require},
              Case{"?sslmode=verify-full&verify=verify_peer", SslMode::verify_full},
+             Case{"?verify=verify_peer&sslmode=verify-ca", SslMode::verify_ca},
          }) {
         EXPECT_EQ(tls_of(c.query).mode, c.mode) << c.query;
     }
 }
 
-TEST(BrokerUriQuery, TakesTheRest) {
+TEST(BrokerQuery, TakesTheRest) {
     EXPECT_EQ(tls_of("?ssl_min_protocol_version=TLSv1.3").min_version, TlsVersion::tls_1_3);
     EXPECT_EQ(tls_of("?ssl_min_protocol_version=tlsv1.2").min_version, TlsVersion::tls_1_2);
     EXPECT_EQ(tls_of("?server_name_indication=rabbit.example").server_name, "rabbit.example");
@@ -85,7 +86,7 @@ TEST(BrokerUriQuery, TakesTheRest) {
     EXPECT_EQ(parsed("amqp://host?channel_max=65535").channel_max, 65535);
 }
 
-TEST(BrokerUriQuery, LogsInByCertificate) {
+TEST(BrokerQuery, LogsInByCertificate) {
     const BrokerUri uri =
         parsed("amqps://shop@host?auth_mechanism=external&sslcert=c.pem&sslkey=k.pem");
     EXPECT_EQ(uri.auth, AuthMechanism::external);
@@ -98,67 +99,64 @@ struct Refused {
 };
 
 const Refused REFUSED[] = {
-    {"amqp://h?", "has no ="},
-    {"amqp://h?heartbeat", "has no ="},
-    {"amqp://h?heartbeat=5&", "has no ="},
-    {"amqp://h?&heartbeat=5", "has no ="},
-    {"amqp://h?=5", "query parameter that is unknown"},
-    {"amqp://h?frame_max=5", "the parameter frame_max is unknown"},
-    {"amqp://h?Heartbeat=5", "the parameter Heartbeat is unknown"},
-    {"amqp://h?heart%62eat=5", "query parameter that is unknown"},
-    {"amqp://h?heartbeat=5&heartbeat=5", "the parameter heartbeat is given twice"},
-    {"amqp://h?heartbeat=", "the parameter heartbeat is empty"},
-    {"amqps://h?sslcert=%zz&sslkey=k", "the parameter sslcert contains a %"},
-    {"amqps://h?sslcert=a%00b&sslkey=k", "the parameter sslcert contains %00"},
+    {"amqp://h?heartbeat", "no = and value"},
+    {"amqp://h?&heartbeat=5", "no = and value"},
+    {"amqp://h?=5", "no parameter whose name is not shown"},
+    {"amqp://h?colour=red", "no parameter \"colour\""},
+    {"amqp://h?frame_max=5", "no parameter \"frame_max\""},
+    {"amqp://h?Heartbeat=5", "no parameter \"Heartbeat\""},
+    {"amqp://h?heart%62eat=5", "no parameter whose name is not shown"},
+    {"amqp://h?heartbeat=5&heartbeat=5", "given twice"},
+    {"amqps://h?sslrootcert=a&cacertfile=b", "given twice"},
+    {"amqps://h?sslrootcert=", "is empty"},
+    {"amqps://h?server_name_indication=", "must be a host name"},
+    {"amqps://h?sslcert=%zz&sslkey=k", "the parameter \"sslcert\" contains a %"},
+    {"amqps://h?sslcert=a%00b&sslkey=k", "the parameter \"sslcert\" contains %00"},
     {"amqps://h?sslcert=a b&sslkey=k", "space"},
     {"amqps://h?sslcert=a@b&sslkey=k", "%40"},
 
     {"amqp://h?password=x", "outbox_drainer.password_file"},
     {"amqps://h?password=x", "outbox_drainer.password_file"},
-    {"amqps://h?sslpassword=x", "needs no password"},
+    {"amqps://h?sslpassword=x", "outbox_drainer.password_file"},
     {"amqps://h?passfile=x", "outbox_drainer.password_file"},
 
-    {"amqp://h?sslmode=disable", "the parameter sslmode is for amqps:// only"},
-    {"amqp://h?sslmode=verify-full", "the parameter sslmode is for amqps:// only"},
-    {"amqp://h?verify=verify_none", "the parameter verify is for amqps:// only"},
-    {"amqp://h?cacertfile=x", "the parameter cacertfile is for amqps:// only"},
-    {"amqp://h?sslcert=x&sslkey=y", "the parameter sslcert is for amqps:// only"},
-    {"amqp://h?server_name_indication=x", "amqps:// only"},
-    {"amqp://h?ssl_min_protocol_version=TLSv1.2", "amqps:// only"},
+    {"amqp://h?sslmode=disable", "needs amqps://"},
+    {"amqp://h?sslmode=verify-full", "needs amqps://"},
+    {"amqp://h?verify=verify_none", "needs amqps://"},
+    {"amqp://h?cacertfile=x", "needs amqps://"},
+    {"amqp://h?sslcert=x&sslkey=y", "needs amqps://"},
+    {"amqp://h?server_name_indication=x", "needs amqps://"},
+    {"amqp://h?ssl_min_protocol_version=TLSv1.2", "needs amqps://"},
     {"amqps://h?sslmode=disable", "never falls back"},
     {"amqps://h?sslmode=allow", "never falls back"},
     {"amqps://h?sslmode=prefer", "never falls back"},
-    {"amqps://h?sslmode=verify", "none of require, verify-ca and verify-full"},
-    {"amqps://h?sslmode=VERIFY-FULL", "none of require, verify-ca and verify-full"},
-    {"amqps://h?verify=peer", "neither verify_peer nor verify_none"},
+    {"amqps://h?sslmode=", "sslmode must be"},
+    {"amqps://h?sslmode=VERIFY-FULL", "sslmode must be"},
+    {"amqps://h?verify=maybe", "verify must be verify_peer or verify_none"},
     {"amqps://h?sslmode=verify-full&verify=verify_none", "sslmode and verify contradict"},
     {"amqps://h?sslmode=require&verify=verify_peer", "sslmode and verify contradict"},
-    {"amqps://h?sslmode=verify-ca&verify=verify_peer", "sslmode and verify contradict"},
-    {"amqps://h?sslrootcert=a&cacertfile=b", "sslrootcert and cacertfile contradict"},
     {"amqps://h?sslmode=require&sslrootcert=a", "checks no certificate"},
     {"amqps://h?verify=verify_none&cacertfile=a", "checks no certificate"},
-    {"amqps://h?sslcert=a", "needs its private key"},
-    {"amqps://h?keyfile=a", "needs its client certificate"},
-    {"amqps://h?sslcert=a&certfile=b&sslkey=c", "sslcert and certfile contradict"},
-    {"amqps://h?sslcert=a&keyfile=b&sslkey=c", "sslkey and keyfile contradict"},
+    {"amqps://h?sslcert=a", "must be given together"},
+    {"amqps://h?keyfile=a", "must be given together"},
     {"amqps://h?ssl_min_protocol_version=TLSv1", "not safe"},
     {"amqps://h?ssl_min_protocol_version=TLSv1.1", "not safe"},
-    {"amqps://h?ssl_min_protocol_version=TLSv2", "neither TLSv1.2 nor TLSv1.3"},
     {"amqps://h?server_name_indication=disable", "cannot be disabled"},
-    {"amqps://h?server_name_indication=a/b", "not a host name"},
-    {"amqps://h?server_name_indication=a%0ab", "not a host name"},
+    {"amqps://h?server_name_indication=a/b", "must be a host name"},
+    {"amqps://h?server_name_indication=a%0ab", "must be a host name"},
 
-    {"amqp://h?auth_mechanism=cram", "neither plain nor external"},
-    {"amqp://h?auth_mechanism=external", "needs amqps://"},
-    {"amqps://h?auth_mechanism=external", "with a client certificate"},
-    {"amqps://u:p@h?auth_mechanism=external&sslcert=c&sslkey=k", "takes no password"},
+    {"amqps://h?auth_mechanism=kerberos", "plain or external"},
+    {"amqp://h?auth_mechanism=external", "needs amqps:// with sslcert"},
+    {"amqps://h?auth_mechanism=external", "needs amqps:// with sslcert"},
+    {"amqps://u:p@h?auth_mechanism=external&sslcert=c&sslkey=k", "no meaning"},
 
-    {"amqp://h?heartbeat=0", "a number from 1 to 600 (seconds)"},
-    {"amqp://h?heartbeat=601", "a number from 1 to 600 (seconds)"},
-    {"amqp://h?heartbeat=-1", "a number from 1 to 600 (seconds)"},
-    {"amqp://h?heartbeat=+1", "a number from 1 to 600 (seconds)"},
-    {"amqp://h?heartbeat=5s", "a number from 1 to 600 (seconds)"},
-    {"amqp://h?heartbeat=99999999999999999999", "a number from 1 to 600 (seconds)"},
+    {"amqp://h?heartbeat=0", "heartbeat must be a number from 1 to 600 (seconds)"},
+    {"amqp://h?heartbeat=601", "heartbeat must be a number"},
+    {"amqp://h?heartbeat=-1", "heartbeat must be a number"},
+    {"amqp://h?heartbeat=+1", "heartbeat must be a number"},
+    {"amqp://h?heartbeat=5s", "heartbeat must be a number"},
+    {"amqp://h?heartbeat=", "heartbeat must be a number"},
+    {"amqp://h?heartbeat=99999999999999999999", "heartbeat must be a number"},
     {"amqp://h?connection_timeout=99", "a number from 100 to 600000 (milliseconds)"},
     {"amqp://h?connection_timeout=600001", "a number from 100 to 600000 (milliseconds)"},
     {"amqp://h?channel_max=1", "0 (no limit) or at least 3"},
@@ -166,7 +164,7 @@ const Refused REFUSED[] = {
     {"amqp://h?channel_max=65536", "a number from 0 to 65535"},
 };
 
-TEST(BrokerUriQuery, RefusesTheRestWithTheReason) {
+TEST(BrokerQuery, RefusesTheRestWithTheReason) {
     for (const Refused& refused : REFUSED) {
         const auto result = parse_broker_uri(refused.text);
         const auto* error = std::get_if<UriError>(&result);
@@ -176,7 +174,7 @@ TEST(BrokerUriQuery, RefusesTheRestWithTheReason) {
     }
 }
 
-TEST(BrokerUriQuery, ReasonsNeverRepeatAValue) {
+TEST(BrokerQuery, ReasonsNeverRepeatAValue) {
     for (const char* name :
          {"sslmode", "verify", "ssl_min_protocol_version", "server_name_indication",
           "auth_mechanism", "heartbeat", "connection_timeout", "channel_max", "password",
