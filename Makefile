@@ -13,7 +13,8 @@ ifneq ($(filter $(helper_goals),$(MAKECMDGOALS)),)
 .PHONY: $(MAKECMDGOALS)
 
 help:
-	@echo 'make                    build the extension (PG_CONFIG=path: for that PostgreSQL; WERROR=1: warnings are errors)'
+	@echo 'make                    build the extension (PG_CONFIG=path: for that PostgreSQL; WERROR=1: warnings are errors;'
+	@echo '                        INJECT=1: a test build, with outbox_drainer.inject_fault)'
 	@echo 'make install            install it into that PostgreSQL'
 	@echo 'make installcheck       regression and isolation tests against a running server that preloads it'
 	@echo 'make demo               show it at work with a throwaway PostgreSQL and RabbitMQ'
@@ -90,6 +91,15 @@ ifdef WERROR
 PG_CXXFLAGS += -Werror
 endif
 
+# A test build, whose drainers can be made to fail (src/postgres/inject_fault.hpp). What differs in it is compiled
+# anew when INJECT has changed since.
+inject_stamp := $(BUILD)/inject
+injectable := $(shell grep -lE 'inject_fault\.hpp|OUTBOX_DRAINER_INJECT' $(sources))
+ifdef INJECT
+PG_CPPFLAGS += -DOUTBOX_DRAINER_INJECT
+endif
+$(shell mkdir -p $(BUILD) && echo '$(INJECT)' | cmp -s - $(inject_stamp) || echo '$(INJECT)' >$(inject_stamp))
+
 # PGXS links with the C compiler, so the C++ library is named here. The version script hides all but the
 # entry points; -fvisibility=hidden would do the same but hides PostgreSQL 15's magic block too.
 exports := src/exports.map
@@ -117,6 +127,8 @@ objects: $(OBJS) $(test_objects)
 $(OBJS): $(BUILD)/%.o: src/%.cpp $(EXTENSION).control Makefile
 	@$(MKDIR_P) $(@D)
 	$(COMPILE.cc) -MMD -MP -o $@ $<
+
+$(injectable:src/%.cpp=$(BUILD)/%.o): $(inject_stamp)
 
 $(test_objects): $(BUILD)/%.o: %.cpp Makefile
 	@$(MKDIR_P) $(@D)

@@ -100,7 +100,7 @@ Connection::Progress Connection::open(const BrokerUri& uri, const Options& optio
     impl_ = std::make_unique<Impl>();
     impl_->uri.set(uri);
     impl_->options = options;
-    return impl_->resolve(impl_->resolver.start(uri.host, uri.port));
+    return impl_->resolve(impl_->resolver.start(uri.host, uri.port, options.name_servers));
 }
 
 Connection::Progress Connection::advance() {

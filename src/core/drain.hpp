@@ -220,6 +220,8 @@ class Drain {
     DrainerState state() const;
     std::size_t in_flight() const noexcept { return tags_.open_count() + trial_tags_.open_count(); }
     std::size_t in_hand() const noexcept { return rows_in_hand_; }
+    /// How many outcomes are known and not written.
+    std::size_t outcomes() const noexcept { return published_ + failed_; }
     bool stopping() const noexcept { return stopping_; }
     /// Whether a message was sent under this tag and is not confirmed.
     bool is_unconfirmed(Channel channel, std::uint64_t tag) const;
@@ -292,6 +294,8 @@ class Drain {
     bool may_claim() const;
     bool may_publish(Time now) const;
     bool may_try(Time now) const;
+    bool needs_silence(const Row& row) const { return accused_.contains(row.event->seq); }
+    bool is_silent() const;
     std::size_t window() const;
     bool may_be_sent(const Row& row, Time now) const;
     std::vector<std::size_t> unsent() const;
@@ -408,6 +412,7 @@ class Drain {
     ExchangeBook exchanges_;
     CarefulWindow careful_;
     std::set<std::int64_t> suspects_;  ///< by seq
+    std::set<std::int64_t> accused_;   ///< those of having ended the whole connection
     std::size_t learnt_limit_ = 0;     ///< the broker's for a body; 0: not known
     std::deque<WakeHeld> wakes_;
     bool was_connected_ = false;

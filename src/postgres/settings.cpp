@@ -6,6 +6,7 @@
 
 #include "core/text_limits.hpp"
 #include "postgres/broker_uri_setting.hpp"
+#include "postgres/inject_fault.hpp"
 #include "postgres/log_guard.hpp"
 
 extern "C" {
@@ -361,6 +362,7 @@ void define_settings(bool) {
     define_timeouts();
     define_retry_settings();
     define_retention_settings();
+    define_inject_fault();
     MarkGUCPrefixReserved("outbox_drainer");
     install_log_guard();
 }

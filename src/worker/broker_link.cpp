@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "core/message.hpp"
+#include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/password_file.hpp"
 #include "postgres/wait.hpp"
@@ -68,6 +70,11 @@ void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broke
     options.product = "outbox_drainer";
     options.version = OUTBOX_DRAINER_VERSION;
     options.connection_name = connection_name(slot_.database_name());
+#ifdef OUTBOX_DRAINER_INJECT
+    if (const char* servers = std::getenv("OUTBOX_DRAINER_NAME_SERVERS")) {
+        options.name_servers = servers;
+    }
+#endif
     drain_.connecting_within(uri->connect_timeout.value_or(settings.connect_timeout));
     if (connection_.open(*uri, options) == amqp::Connection::Progress::failed) {
         lost(now, connection_.failure());
@@ -345,6 +352,7 @@ void BrokerLink::became_ready(Time now) {
     failures_ = 0;
     reported_failure_.clear();
     reported_close_.clear();
+    postgres::inject(postgres::Phase::connected);
 }
 
 // By value: what the connection says of its failure goes with the connection.

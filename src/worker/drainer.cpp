@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/relay_settings.hpp"
 #include "postgres/session.hpp"
@@ -85,6 +86,8 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        report();
+        inject_after_pump();
         topology_.look();
         const Command command = drain_.next(now);
         switch (command.kind) {
@@ -100,6 +103,7 @@ ExitReason Drainer::run() {
             case Command::Kind::publish:
                 // By the settings that it was chosen by.
                 link_.publish(now, *command.event, command.channel, drain_.settings());
+                inject_between_publishes(now);
                 break;
             case Command::Kind::ask:
                 link_.ask_for_exchange(command.exchange);
@@ -273,6 +277,7 @@ void Drainer::judge_configuration() {
 void Drainer::wait(Time until) {
     const Time now = postgres::monotonic_now();
     link_.flush(now);
+    inject_before_wait();
     postgres::report_activity(activity_of(drain_.state()));
     const Duration timeout =
         std::min({until - now, link_.max_wait(), settings_.poll_interval, until_collection(now)});
@@ -281,6 +286,27 @@ void Drainer::wait(Time until) {
     if (!postgres::wait_for(link_.fd(), wanted.read, wanted.write, timeout, error)) {
         note_database_error(error);
     }
+}
+
+// What test builds can be made to do (postgres/inject_fault.hpp); nothing in others.
+void Drainer::inject_after_pump() const {
+    const bool acked = drain_.outcomes() > 0;
+    postgres::inject(postgres::Phase::some_acked, acked && drain_.in_flight() > 0);
+    postgres::inject(postgres::Phase::all_acked, acked && drain_.in_flight() == 0);
+}
+
+// The half of a window that was published is sent too, so that the broker has it.
+void Drainer::inject_between_publishes(Time now) {
+    const auto half = static_cast<std::size_t>(std::max(settings_.pipeline_depth / 2, 1));
+    if (postgres::is_armed(postgres::Phase::some_sent) && drain_.in_flight() == half) {
+        link_.flush(now);
+        postgres::inject(postgres::Phase::some_sent, drain_.in_hand() > drain_.in_flight());
+    }
+}
+
+void Drainer::inject_before_wait() const {
+    postgres::inject(postgres::Phase::idle, drain_.state() == DrainerState::idle);
+    postgres::inject(postgres::Phase::all_sent, drain_.in_flight() > 0 && drain_.outcomes() == 0);
 }
 
 void Drainer::report() {

@@ -45,6 +45,9 @@ class Drainer {
     void take_settings();
     void judge_configuration();
     void wait(Time until);
+    void inject_after_pump() const;
+    void inject_between_publishes(Time now);
+    void inject_before_wait() const;
     void report();
     void note_database_error(const postgres::PgError& error);
     void look_at_stored_settings();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/uuid.hpp"
+#include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/relay_store.hpp"
 #include "postgres/wait.hpp"
@@ -68,6 +69,7 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
             return false;
         }
         marked.published += marked.note(marks.published, *hit);
+        postgres::inject(postgres::Phase::inside_mark);
     }
     if (!marks.failed.empty()) {
         const auto hit = postgres::mark_failed(transaction, marks.failed, token);
@@ -75,6 +77,7 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
             return false;
         }
         marked.note_put_off(marks.failed, *hit);
+        postgres::inject(postgres::Phase::inside_failed_mark);
     }
     if (!write_ended(transaction, marks, marked)) {
         return false;
@@ -93,6 +96,7 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
         }
         marked.released += marked.note(marks.released, *hit);
         marked.given_back.insert(marked.given_back.end(), hit->begin(), hit->end());
+        postgres::inject(postgres::Phase::inside_release);
     }
     if (!marks.renewed.empty()) {
         const auto hit = postgres::renew_rows(transaction, marks.renewed, token);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/wait.hpp"
 #include "worker/claim.hpp"
@@ -52,6 +53,7 @@ void Drainer::transact() {
             claim.lane.add_hole(seq);
         }
         ok = claim.memory.create() && this->claim(transaction, claim);
+        postgres::inject(postgres::Phase::inside_claim, ok && !claim.events.empty());
     }
     const postgres::CommitOutcome outcome =
         ok ? transaction.commit() : postgres::CommitOutcome::failed;
@@ -64,6 +66,8 @@ void Drainer::transact() {
         drain_.transaction_failed(now);
         return;
     }
+    postgres::inject(postgres::Phase::marked, marked.published > 0);
+    postgres::inject(postgres::Phase::claimed, !claim.events.empty());
     floor_written_ = written.value_or(floor_written_);
     count(marked);
     announce(marked);

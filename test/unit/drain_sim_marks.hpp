@@ -99,7 +99,11 @@ class SimMarks {
     bool is(Deviation deviation) const { return deviation_ == deviation; }
 
     bool is_guarded_by(const SimRow& row, const std::string& token) const {
-        return row.token == token;
+        if (is(Deviation::guards_by_worker)) {
+            return row.token.starts_with(owner_.substr(0, owner_.find('/') + 1));
+        }
+        const bool was_taken_back = row.token.empty() && row.taken_from == token;
+        return row.token == token || (is(Deviation::marks_what_is_taken_back) && was_taken_back);
     }
 
     Verdict verdict(const BatchMarks& marks, std::int64_t seq) const {
