@@ -65,11 +65,8 @@ Session::Progress Session::advance_tls() {
     switch (link_.stream().secure()) {
         case Stream::Progress::in_progress:
             return Progress::in_progress;
-        case Stream::Progress::failed: {
-            Failure reason = link_.stream().failure();
-            reason.text += " in the TLS handshake";
-            return fail(std::move(reason));
-        }
+        case Stream::Progress::failed:
+            return fail(link_.stream().failure());
         case Stream::Progress::done:
             break;
     }
@@ -150,11 +147,13 @@ std::optional<Incoming> Session::poll() {
     return first;
 }
 
-// Reads frames until there is something to tell. False: nothing more has arrived.
+// Reads frames until there is something to tell. False: nothing more has arrived, or so much that
+// means nothing that the rest is left for the next call.
 bool Session::read_next() {
+    int reads = Link::reads_at_once;
     while (pending_.empty()) {
         amqp_frame_t frame;
-        switch (link_.read(frame)) {
+        switch (link_.read(frame, reads)) {
             case Link::Read::nothing:
                 return false;
             case Link::Read::failed:
