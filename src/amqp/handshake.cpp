@@ -130,9 +130,10 @@ std::string Handshake::stage() const {
 }
 
 Handshake::Progress Handshake::advance(Link& link, Channels& channels) {
+    int reads = Link::reads_at_once;
     while (step_ != Step::done) {
         amqp_frame_t frame;
-        switch (link.read(frame)) {
+        switch (link.read(frame, reads)) {
             case Link::Read::nothing:
                 return Progress::in_progress;
             case Link::Read::failed:

@@ -147,11 +147,13 @@ std::optional<Incoming> Session::poll() {
     return first;
 }
 
-// Reads frames until there is something to tell. False: nothing more has arrived.
+// Reads frames until there is something to tell. False: nothing more has arrived, or so much that
+// means nothing that the rest is left for the next call.
 bool Session::read_next() {
+    int reads = Link::reads_at_once;
     while (pending_.empty()) {
         amqp_frame_t frame;
-        switch (link_.read(frame)) {
+        switch (link_.read(frame, reads)) {
             case Link::Read::nothing:
                 return false;
             case Link::Read::failed:
