@@ -197,7 +197,7 @@ void Session::take_connection_method(const amqp_frame_t& frame) {
 // then the answer comes first, lest it is asked again.
 void Session::take_close(const amqp_connection_close_t& close) {
     if (std::optional<Answer> answer = channels_.take_close(close)) {
-        pending_.push_back(*std::move(answer));
+        pending_.emplace_back(*std::move(answer));
     }
     pending_.emplace_back(Closed{failure_of(close)});
     broker_said_why_ = true;
@@ -269,7 +269,7 @@ bool Session::ask(const Question& question) {
         case Channels::Asked::too_long: {
             Answer answer;
             answer.text = "a name or the arguments are too long";
-            pending_.push_back(std::move(answer));
+            pending_.emplace_back(std::move(answer));
             return true;
         }
         case Channels::Asked::sent:
