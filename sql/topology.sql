@@ -66,7 +66,7 @@ SELECT * FROM outbox.ask_broker('queue_exists', NULL, 'q', NULL, NULL, NULL, NUL
 
 -- What the broker says as errors.
 SELECT pg_temp.try(format('outbox.refuse_by_broker(%L, %s, %L)', 'declare queue "q"', c.code, c.reason))
-FROM (VALUES (403, 'ACCESS_REFUSED - no'), (404, 'NOT_FOUND - no exchange'), (405, 'RESOURCE_LOCKED'),
+FROM (VALUES (403, 'ACCESS_REFUSED - no'), (404, 'NOT_FOUND - no exchange'), (405, 'RESOURCE_LOCKED'), (503, 'COMMAND_INVALID'),
     (406, 'PRECONDITION_FAILED - inequivalent arg ''type'''), (406, 'PRECONDITION_FAILED - invalid arg'), (999, NULL)) AS c (code, reason);
 SELECT pg_temp.try(format('outbox.refuse_unanswered(%L, %L, %L, %L)', o.outcome, 'gone', interval '1 s', o.acting))
 FROM (VALUES ('nobody', true), ('crowded', true), ('timed_out', false), ('timed_out', true), ('connection_lost', true),

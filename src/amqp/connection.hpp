@@ -101,6 +101,7 @@ struct Options {
     std::string product;          ///< client property "product"
     std::string version;          ///< client property "version"
     std::string connection_name;  ///< client property "connection_name"
+    std::string name_servers;     ///< to ask instead of the system's, for tests (see Resolver)
 };
 
 /// Version of rabbitmq-c that is in use: that of the library which was found at run time.

@@ -22,6 +22,7 @@
 #include "core/event.hpp"
 #include "core/exchange_book.hpp"
 #include "core/group_queues.hpp"
+#include "core/nack_watch.hpp"
 #include "core/rate_limiter.hpp"
 #include "core/reconnect.hpp"
 #include "core/replay_lane.hpp"
@@ -294,6 +295,8 @@ class Drain {
     bool may_claim() const;
     bool may_publish(Time now) const;
     bool may_try(Time now) const;
+    bool needs_silence(const Row& row) const { return accused_.contains(row.event->seq); }
+    bool is_silent() const;
     std::size_t window() const;
     bool may_be_sent(const Row& row, Time now) const;
     std::vector<std::size_t> unsent() const;
@@ -409,7 +412,9 @@ class Drain {
 
     ExchangeBook exchanges_;
     CarefulWindow careful_;
+    NackWatch nacks_;
     std::set<std::int64_t> suspects_;  ///< by seq
+    std::set<std::int64_t> accused_;   ///< those of having ended the whole connection
     std::size_t learnt_limit_ = 0;     ///< the broker's for a body; 0: not known
     std::deque<WakeHeld> wakes_;
     bool was_connected_ = false;

@@ -53,29 +53,39 @@ std::size_t Drain::claim_room() const {
 
 // The front of the queue, which sort_ready() has looked at.
 bool Drain::may_publish(Time now) const {
-    return main_.open && !ready_.empty() && may_be_sent(rows_[ready_.front()], now) &&
-           window_takes(rows_[ready_.front()]);
+    return main_.open && !is_silent() && !ready_.empty() &&
+           may_be_sent(rows_[ready_.front()], now) && window_takes(rows_[ready_.front()]);
 }
 
 // Its size does not count: one message more is bounded memory, and waiting for an empty window
 // could take for ever.
 bool Drain::may_try(Time now) const {
     return trial_.open && !trials_.empty() && trial_tags_.open_count() == 0 &&
+           (tags_.open_count() == 0 || !needs_silence(rows_[trials_.front()])) &&
            may_be_sent(rows_[trials_.front()], now);
+}
+
+// What ends the whole connection takes both channels with it, so nothing may be beside it on
+// either.
+bool Drain::is_silent() const {
+    if (trial_tags_.open_count() > 0) {
+        return needs_silence(rows_[trial_tags_.oldest()]);
+    }
+    return !trials_.empty() && needs_silence(rows_[trials_.front()]);
 }
 
 bool Drain::may_be_sent(const Row& row, Time now) const {
     const auto depth = static_cast<std::size_t>(settings_.pipeline_depth);
-    return link_ == Link::up && !blocked_ && !stopping_ && in_flight() < depth &&
-           in_flight() + published_ + failed_ + set_aside_ < 2 * depth &&
+    return link_ == Link::up && !blocked_ && !stopping_ && !nacks_.wants_another() &&
+           in_flight() < depth && in_flight() + published_ + failed_ + set_aside_ < 2 * depth &&
            now < batches_.at(row.batch).leased_at + lease_last_publish(settings_) &&
            rate_.next(now) <= now;
 }
 
 // Its rate bounds what it takes from the live lanes, so it goes first.
 const Event* Drain::next_replayed(Time now) {
-    if (!may_replay_ || !may_publish_at_all() || !main_.open || blocked_ || is_leaving() ||
-        tags_.open_count() >= window()) {
+    if (!may_replay_ || !may_publish_at_all() || !main_.open || is_silent() || blocked_ ||
+        is_leaving() || nacks_.wants_another() || tags_.open_count() >= window()) {
         return nullptr;
     }
     const Event* event = replay_.next(now);

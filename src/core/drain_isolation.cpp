@@ -241,6 +241,7 @@ void Drain::suspect_rows(const std::vector<std::size_t>& rows) {
         suspects_.insert(rows_[index].event->seq);
     }
     while (suspects_.size() > MOST_SUSPECTS) {
+        accused_.erase(*suspects_.begin());
         suspects_.erase(suspects_.begin());
     }
     careful_.shrink();
@@ -265,6 +266,9 @@ void Drain::accuse_unconfirmed(Time now, std::string_view why) {
         fail(now, rows.front(), "poison", std::string(why));
     } else {
         suspect_rows(rows);
+        for (std::size_t index : rows) {
+            accused_.insert(rows_[index].event->seq);
+        }
     }
 }
 
@@ -272,6 +276,7 @@ void Drain::accuse_unconfirmed(Time now, std::string_view why) {
 void Drain::acquit(Channel channel, const Event& event) {
     if (!suspects_.empty()) {
         suspects_.erase(event.seq);
+        accused_.erase(event.seq);
     }
     if (channel == Channel::trial) {
         exchanges_.trial_passed(exchange_of(event));

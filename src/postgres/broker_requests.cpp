@@ -87,8 +87,10 @@ bool may_become_connected(DrainerSlot& slot) {
     switch (static_cast<DrainerState>(pg_atomic_read_u32(&slot.state))) {
         case DrainerState::disabled:
         case DrainerState::misconfigured:
-        case DrainerState::idle:  // and not connected: no broker is configured
             return false;
+        case DrainerState::idle:
+            // Without a broker none is configured.
+            return slot.connected_since != 0 || slot.broker[0] != '\0';
         default:
             return true;
     }

@@ -78,14 +78,14 @@ Look looked_at() {
     return look;
 }
 
-// Others may come due at the very time of the last one, so that time is looked at again; unless it
-// is all that there is to see, when those beyond go on by themselves at their time.
-std::optional<std::int64_t> next_step(const Look& look) {
+// Others may come due at the very time of the last one, so that time is looked at again; unless all
+// rows have that time and none of them leaves it. Then those beyond go on at their time.
+std::optional<std::int64_t> next_step(const Look& look, std::size_t woken) {
     if (look.to_the_end) {
         return std::nullopt;
     }
-    const TimestampTz from = look.last > look.first ? look.last - 1 : look.last;
-    return from + UNIX_EPOCH_OFFSET_US;
+    const bool again = look.last > look.first || woken > 0;
+    return look.last - (again ? 1 : 0) + UNIX_EPOCH_OFFSET_US;
 }
 
 }  // namespace
@@ -100,12 +100,12 @@ std::optional<HeldStep> wake_held(Transaction& transaction, const std::string& e
         execute(look_statement, {TimestampTzGetDatum(from), wanted, Int64GetDatum(LOOKED_AT_ONCE)},
                 Access::read);
         const Look look = looked_at();
-        step.reached = next_step(look);
         if (!look.held.empty()) {
             execute(wake_statement, {bigint_array(look.held), wanted}, Access::write);
             step.woken = row_count();
             SPI_freetuptable(SPI_tuptable);
         }
+        step.reached = next_step(look, step.woken);
     });
     return ok ? std::optional(step) : std::nullopt;
 }

@@ -28,12 +28,25 @@ Statement mark_published_statement = {
     {INT8ARRAYOID, TEXTOID, InvalidOid, InvalidOid},
     nullptr};
 
+// clang-format off
+#define AFTER_DELAY \
+    "(pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)" \
+    " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval))"
+// Held rows come due together, at the beginning of a second: thousands that are held for minutes
+// would else be claimed one by one. Not all at the very same time: see wake_held.
+#define AT_FULL_SECOND \
+    "(pg_catalog.date_trunc('second', " AFTER_DELAY ") OPERATOR(pg_catalog.+)" \
+    " '1 second'::pg_catalog.interval OPERATOR(pg_catalog.+)" \
+    " (pg_catalog.mod(e.seq, 1000) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval))"
+// clang-format on
+
 // What is held, and not failed, is not charged.
 Statement mark_failed_statement = {
     "UPDATE outbox.event e SET attempts = e.attempts OPERATOR(pg_catalog.+) f.charge,"
     " last_error = f.error, claimed_at = NULL, claimed_by = NULL,"
-    " next_attempt_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
-    " (f.delay_ms OPERATOR(pg_catalog.*) '1 millisecond'::pg_catalog.interval)"
+    " next_attempt_at = CASE WHEN f.charge OPERATOR(pg_catalog.=) 0"
+    " THEN " AT_FULL_SECOND " ELSE " AFTER_DELAY
+    " END"
     " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),"
     " pg_catalog.unnest($4)) AS f(seq, error, delay_ms, charge)"
     " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED

@@ -16,10 +16,11 @@ namespace {
 // One index probe for a row of the deferred lane that holds the group of `e`: the first one from the
 // group's place in the index on, which is compared outside. Only the index of HOLDS gives that order
 // and those bounds, whatever the statistics say; and two inequalities for each column would not
-// bound the scan.
+// bound the scan. Nor would a key that is NULL: all rows of the source are neither below nor above.
 #define HOLDER(from, direction, from_of_source) \
     " LEFT JOIN LATERAL (SELECT h.source, h.key, h.seq FROM outbox.event h" \
-    " WHERE " PER_KEY " AND " HOLDS("h") " AND ROW(h.source, h.key, h.seq) " from \
+    " WHERE " PER_KEY " AND e.key IS NOT NULL AND " HOLDS("h") \
+    " AND ROW(h.source, h.key, h.seq) " from \
     " ORDER BY h.source " direction ", h.key " direction ", h.seq " direction " LIMIT 1) k" \
     " ON k.source OPERATOR(pg_catalog.=) e.source AND k.key OPERATOR(pg_catalog.=) e.key" \
     " LEFT JOIN LATERAL (SELECT h.source, h.seq FROM outbox.event h" \

@@ -215,9 +215,9 @@ CREATE FUNCTION outbox.why_drainer(d outbox.stat_drainer) RETURNS text
         WHEN d.state = 'blocked' THEN
             format('the broker "%s" blocks publishing since %s%s', d.broker, outbox.why_time(d.state_since),
                 ': ' || substring(d.last_error FROM '^blocked by the broker: (.*)'))
-        WHEN d.connected_since IS NULL AND d.state = 'idle' THEN
+        WHEN d.connected_since IS NULL AND d.broker IS NULL AND d.state = 'idle' THEN
             'no broker is configured: outbox_drainer.broker_uri is not set'
-        WHEN d.connected_since IS NULL AND d.state IN ('connecting', 'backoff') THEN
+        WHEN d.connected_since IS NULL AND d.state IN ('connecting', 'backoff', 'idle') THEN
             format('the broker%s is disconnected%s%s', ' "' || nullif(d.broker, '') || '"',
                 ' since ' || outbox.why_time(d.disconnected_since),
                 CASE WHEN d.last_error_at >= d.disconnected_since THEN ': ' || d.last_error END)

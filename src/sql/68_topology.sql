@@ -91,6 +91,7 @@ BEGIN
             WHEN 403 THEN 'insufficient_privilege'
             WHEN 404 THEN 'undefined_object'
             WHEN 405 THEN 'object_in_use'
+            WHEN 503 THEN 'invalid_parameter_value'
             WHEN 406 THEN CASE WHEN differs THEN 'duplicate_object' ELSE 'invalid_parameter_value' END
             ELSE 'external_routine_exception'
         END,
@@ -100,6 +101,7 @@ BEGIN
             WHEN differs THEN 'What exists has to be declared as it is, or deleted first.'
             WHEN code = 403 THEN 'The drainer''s user of the broker needs the permission, or somebody who has it declares this. Names that begin with "amq." are the broker''s own.'
             WHEN code = 404 THEN 'What is bound has to be declared first.'
+            WHEN code >= 500 THEN 'The broker has closed the drainer''s connection over it. The drainer connects again, and sends again what was unconfirmed.'
             WHEN code = 405 THEN 'Another connection has it for itself.'
             ELSE 'The log of the broker may say more.'
         END;

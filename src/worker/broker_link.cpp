@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,11 @@ void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broke
     options.product = "outbox_drainer";
     options.version = OUTBOX_DRAINER_VERSION;
     options.connection_name = connection_name(slot_.database_name());
+#ifdef OUTBOX_DRAINER_INJECT
+    if (const char* servers = std::getenv("OUTBOX_DRAINER_NAME_SERVERS")) {
+        options.name_servers = servers;
+    }
+#endif
     drain_.connecting_within(uri->connect_timeout.value_or(settings.connect_timeout));
     if (connection_.open(*uri, options) == amqp::Connection::Progress::failed) {
         lost(now, connection_.failure());

@@ -86,6 +86,7 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        report();
         inject_after_pump();
         topology_.look();
         const Command command = drain_.next(now);
@@ -120,7 +121,6 @@ ExitReason Drainer::run() {
                 return stored_settings_changed_ ? ExitReason::settings_changed
                                                 : ExitReason::stopped;
         }
-        report();
     }
 }
 

@@ -142,7 +142,8 @@ my $messages = $broker->consume('q', count => $good);
 my %of       = (ledger => [], allowed => [], poison => []);
 push @{ $of{ $_->{properties}{app_id} eq 'postgres' ? 'ledger' : $_->{properties}{app_id} } }, $_ for @$messages;
 my $found = $node->compare_ledger('postgres', $of{ledger});
-$node->ledger_ok('postgres', $of{ledger}, 'every good event arrives', duplicates => $depth);
+$node->ledger_ok('postgres', $of{ledger}, 'every good event arrives',
+	duplicates => 5 * $depth);
 my %seen;
 my $twice = grep { $seen{ $_->{properties}{message_id} }++ } @{ $of{allowed} };
 is(keys %seen, $allowed, 'those to the exchange that refuses others too');

@@ -55,13 +55,14 @@ my @uris = ($broker->uri, $broker->uri . ',' . $broker->uri);
 sub lose_connections
 {
 	my ($count) = @_;
-	my $goal = $node->stat('postgres', 'reconnects') + $count;
-	for my $next ($node->stat('postgres', 'reconnects') + 1 .. $goal)
+	for my $round (1 .. $count)
 	{
+		my $position = $node->log_position;
 		$node->safe_psql('postgres', q{INSERT INTO outbox.event (event_type, payload) SELECT 'x', 'x' FROM generate_series(1, 500)});
-		$broker->close_connections('again') if $next % 2;
-		$node->configure('drainer.broker_uri' => $uris[ $next % 2 ]);
-		$node->wait_stat('postgres', "reconnects >= $next AND connected_since IS NOT NULL");
+		$broker->close_connections('again') if $round % 2;
+		$node->configure('drainer.broker_uri' => $uris[ $round % 2 ]);
+		OutboxDrainer::Cluster::wait_until('the drainer has another connection',
+			sub { return $node->log_since($position) =~ /connected to broker/; });
 	}
 	wait_idle();
 	return;

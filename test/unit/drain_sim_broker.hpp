@@ -66,6 +66,9 @@ struct SimMessage {
     Poison poison = Poison::none;
     bool mandatory = false;
     Time sent_at{};
+    // What the machine knows it by.
+    Channel as_channel = Channel::main;
+    std::uint64_t as_tag = 0;
     Stage stage = Stage::on_its_way;
     bool refused = false;   ///< it gets a nack
     bool returned = false;  ///< no queue wants it
@@ -114,8 +117,12 @@ class SimLink {
         : dice_(dice), store_(std::move(store)) {}
 
     void open(SimBroker& broker) {
-        broker_ = &broker;
         serial++;
+        // What one broker refused, another may have taken meanwhile, so the first is trusted again.
+        visit_ = broker_ == nullptr || broker_ == &broker
+                     ? visit_
+                     : ", connection " + std::to_string(serial);
+        broker_ = &broker;
         ends_ = {};
         news_.clear();
         question_.reset();
@@ -260,7 +267,7 @@ class SimLink {
         const SimBroker::Exchange& exchange = broker_->exchanges[message.exchange];
         const std::string cause = "exchange " + name + " of broker " +
                                   std::to_string(broker_->index) + ", change " +
-                                  std::to_string(exchange.changes);
+                                  std::to_string(exchange.changes) + visit_;
         const std::string row = "row " + std::to_string(message.seq);
         if (exchange.access == Access::missing) {
             close(channel, message, 404, "NOT_FOUND - no exchange '" + name + "' in vhost '/'",
@@ -289,7 +296,7 @@ class SimLink {
                  .code = 541,
                  .text = "541 INTERNAL_ERROR",
                  .culprit = message.seq,
-                 .cause = row});
+                 .cause = row + ", connection"});
         } else {
             return true;
         }
@@ -365,6 +372,7 @@ class SimLink {
     std::deque<SimNews> news_;
     std::optional<std::size_t> question_;
     bool gone_ = true;
+    std::string visit_;
 };
 
 }  // namespace outbox::test

@@ -40,6 +40,17 @@ enum class Deviation : std::uint8_t {
     sweeps_late_after_reorder,  ///< does not call what waited by the old ordering at once
     no_search_for_killers,      ///< whatever a drainer died with is claimed again as it was
     charges_neighbours,         ///< of a row that may have killed its drainer
+    commits_not_flushed,        ///< the claim's among them
+    guards_by_worker,           ///< marks by the name of the worker instead of the claim
+    marks_what_is_taken_back,   ///< rows that were taken from this claim and not claimed since
+    forgets_writers,            ///< the cursor moves on whoever is writing
+    reads_gaps_last,            ///< claims fresh rows before what a finished writer left
+    never_wakes_held,           ///< although what they wait for is there
+    believes_without_asking,    ///< that an exchange is there
+    tries_beside_others,        ///< a suspect, on the channel of all
+    confirms_by_high_water,     ///< an ack settles all that was sent before
+    charges_on_loss,            ///< what was unconfirmed when the connection broke
+    charges_the_window,         ///< all that was unconfirmed on a channel that was closed
 };
 
 /// What one claim needs to know of its drainer.
@@ -189,6 +200,9 @@ class SimClaim {
             take_due();
             return true;
         }
+        if (is(Deviation::reads_gaps_last) && !walk_ahead(last)) {
+            return false;
+        }
         if (!read_gaps()) {
             return false;
         }
@@ -205,7 +219,7 @@ class SimClaim {
             more = true;
             return true;
         }
-        return walk_ahead(last);
+        return is(Deviation::reads_gaps_last) || walk_ahead(last);
     }
 
     void look_whether_halted() {
@@ -477,7 +491,8 @@ class SimClaim {
         }
         lane.gaps_scanned(seen(in_gaps_), complete);
         if (lane.may_advance() && !fresh_.empty()) {
-            lane.advanced(seen(fresh_), c_.database.writers());
+            lane.advanced(seen(fresh_), is(Deviation::forgets_writers) ? std::vector<Writer>()
+                                                                       : c_.database.writers());
         }
     }
     std::vector<SeenRow> seen(const std::vector<Walked>& rows) const {

@@ -49,7 +49,8 @@ struct SimRow {
     End end = End::none;
     std::int32_t attempts = 0;
     std::string last_error;
-    std::string token;  ///< of the claim; empty: free
+    std::string token;       ///< of the claim; empty: free
+    std::string taken_from;  ///< the last claim that lost it
     Time leased_at{};
 
     bool locked = false;  ///< by somebody who takes his time
@@ -144,6 +145,7 @@ struct SimRowOptions {
     double killer = 0;
     double scheduled = 0;
     double poison = 0;
+    double flushed = 0.7;       ///< commits of producers
     std::size_t exchanges = 1;  ///< beside the default exchange
     std::size_t writers = 5;    ///< open at a time
     std::size_t followers_at_once = 64;
@@ -172,12 +174,30 @@ class SimDatabase {
     }
     /// Keeps others from changing it, without a change.
     void lock(std::int64_t seq) { change(seq); }
-    void commit() {
+    /// `flush`: with all that was committed before, it survives a crash of the server.
+    void commit(bool flush = true) {
         for (const SimRow& before : undo_) {
             row(before.seq).changing = false;
         }
+        if (flush) {
+            this->flush();
+        } else {
+            not_flushed_.insert(not_flushed_.end(), undo_.begin(), undo_.end());
+        }
         undo_.clear();
         clock++;
+    }
+    /// A crash of the server: what was not flushed never happened.
+    void crash() {
+        while (!open.empty()) {
+            end_writer(0, false);
+        }
+        for (auto before = not_flushed_.rbegin(); before != not_flushed_.rend(); ++before) {
+            row(before->seq) = *before;
+        }
+        not_flushed_.clear();
+        floor = flushed_floor_;
+        buckets = new_bucket_map();
     }
     void abort() {
         for (const SimRow& before : undo_) {
@@ -218,7 +238,7 @@ class SimDatabase {
             rows.push_back(row);
         }
         if (dice.chance(0.6)) {
-            end_writer(at, dice.chance(0.9));
+            end_writer(at, dice.chance(0.9), dice.chance(options.flushed));
         }
     }
     static void choose_exchange(Dice& dice, const SimRowOptions& options, SimRow& row) {
@@ -227,10 +247,17 @@ class SimDatabase {
             row.poison = dice.chance(0.8) ? Poison::content : Poison::cut;
         }
     }
-    void end_writer(std::size_t at, bool commit) {
+    /// `flush`: false with synchronous_commit = off.
+    void end_writer(std::size_t at, bool commit, bool flush = true) {
         clock++;
         for (std::int64_t seq : open[at].written) {
-            row(seq).committed_at = commit ? clock : 0;
+            if (commit) {
+                not_flushed_.push_back(row(seq));
+                row(seq).committed_at = clock;
+            }
+        }
+        if (commit && flush) {
+            this->flush();
         }
         open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
     }
@@ -322,6 +349,7 @@ class SimDatabase {
         if (!is_at_hand(target) || !target.visible() || (!ended && !failed)) {
             return false;
         }
+        flush();
         target.end = End::none;
         target.attempts = 0;
         target.refused = false;
@@ -345,10 +373,17 @@ class SimDatabase {
         if (waits || target.locked || !target.unended() || !target.token.empty()) {
             return false;
         }
+        flush();
         target.end = End::discarded;
         target.next_attempt.reset();
         release_of_others(target, now);
         return true;
+    }
+
+    /// An operator takes a claim away.
+    void give_back(std::int64_t seq) {
+        flush();
+        row(seq).token.clear();
     }
 
     /// By hand, past all rules.
@@ -356,6 +391,7 @@ class SimDatabase {
         if (!is_at_hand(row(seq)) || !row(seq).unended()) {
             return false;
         }
+        flush();
         row(seq).deleted = true;
         clock++;
         return true;
@@ -410,6 +446,11 @@ class SimDatabase {
     std::set<std::string> alive;  ///< what the tokens of those who run begin with
 
   private:
+    void flush() {
+        not_flushed_.clear();
+        flushed_floor_ = floor;
+    }
+
     // In a transaction of its own, in the middle of another one.
     void release_of_others(const SimRow& member, Time now) {
         std::vector<SimRow> outer = std::exchange(undo_, {});
@@ -419,6 +460,8 @@ class SimDatabase {
     }
 
     std::vector<SimRow> undo_;
+    std::int64_t flushed_floor_ = 0;
+    std::vector<SimRow> not_flushed_;  ///< how rows were before, oldest first
 };
 
 }  // namespace outbox::test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,7 @@ class SimProcess : public SimShell {
             up = true;
             is_blocked = false;
             link.open(broker_to_try());
+            main_tag_ = trial_tag_ = 0;
             drain.connected(now, static_cast<std::size_t>(dice_.between(20, 400)));
         } else {
             drain.connection_lost(now, dice_.chance(0.05), "refused");
@@ -63,6 +65,10 @@ class SimProcess : public SimShell {
     /// The connection breaks. What was sent may or may not have been stored.
     void lose_connection(Time now) {
         take_last_words(now);
+        if (is(Deviation::charges_on_loss)) {
+            nack_all(now, Channel::main);
+            nack_all(now, Channel::trial);
+        }
         cut_off();
         drain.connection_lost(now, false, "reset");
     }
@@ -120,6 +126,10 @@ class SimProcess : public SimShell {
             case SimNews::Kind::opened:
                 link.end(news.channel).is_known = true;
                 drain.channel_opened(news.channel);
+                if (is(Deviation::tries_beside_others)) {
+                    main_tag_ = trial_tag_ = 0;
+                    drain.channel_opened(Channel::trial);
+                }
                 break;
             case SimNews::Kind::answer:
                 take_answer(now, news);
@@ -153,10 +163,38 @@ class SimProcess : public SimShell {
         }
         const bool all = news.multiple && !sent.empty() && sent.back().tag == news.tag;
         const std::uint64_t tag = all && dice_.chance(0.3) ? 0 : news.tag;
+        if (is(Deviation::tries_beside_others)) {
+            confirm_each(now, news, is_settled);
+            return;
+        }
         std::erase_if(sent, is_settled);
-        const bool known = drain.confirmed(now, news.channel, tag, news.multiple, news.ack);
+        const bool multiple = news.multiple || is(Deviation::confirms_by_high_water);
+        const bool known = drain.confirmed(now, news.channel, tag, multiple, news.ack);
         // At the deadline of a stop the machine has given up what is on its way.
         EXPECT_TRUE(known || drain.stopping());
+    }
+
+    // ---- Ways to go wrong ----
+
+    template <class IsSettled>
+    void confirm_each(Time now, const SimNews& news, IsSettled&& is_settled) {
+        std::vector<SimMessage>& sent = link.end(news.channel).sent;
+        std::vector<SimMessage> settled;
+        std::copy_if(sent.begin(), sent.end(), std::back_inserter(settled), is_settled);
+        std::erase_if(sent, is_settled);
+        for (const SimMessage& message : settled) {
+            drain.confirmed(now, message.as_channel, message.as_tag, false, news.ack);
+        }
+    }
+
+    void nack_all(Time now, Channel channel) {
+        for (const SimMessage& message : link.end(channel).sent) {
+            drain.confirmed(now, channel, message.tag, false, false);
+        }
+    }
+
+    Channel channel_for(const Command& command) const {
+        return is(Deviation::tries_beside_others) ? Channel::main : command.channel;
     }
 
     void note_verdict(const SimMessage& message, Verdict verdict) {
@@ -208,7 +246,7 @@ class SimProcess : public SimShell {
             link.known[news.exchange] = false;
             ledger_.told_missing.insert({owner, news.exchange});
             ledger_.told_refusing.insert({owner, news.exchange});
-        } else if (culprit->bytes > link.broker().limit) {
+        } else if (news.code == 406 && culprit->bytes > link.broker().limit) {
             link.told_limit = link.broker().limit;
         } else {
             if (news.code == 403) {
@@ -217,10 +255,16 @@ class SimProcess : public SimShell {
             convict(*culprit, end.sent.size());
         }
         ledger_.may_be_sent_again += link.stored_on(news.channel);
+        if (is(Deviation::charges_the_window)) {
+            nack_all(now, news.channel);
+        }
         end.sent.clear();
         end.is_known = false;
         end.wants_open = true;
         EXPECT_TRUE(drain.channel_closed(now, news.channel, news.code, news.text));
+        if (is(Deviation::tries_beside_others)) {
+            drain.channel_closed(now, Channel::trial, news.code, news.text);
+        }
     }
 
     void take_end(Time now, const SimNews& news) {
@@ -255,8 +299,12 @@ class SimProcess : public SimShell {
         ledger_.closes++;
         if (unconfirmed > 1) {
             ledger_.neighbours += unconfirmed - 1;
-            EXPECT_TRUE(ledger_.isolations.insert({owner, news.cause}).second)
-                << "P4: the neighbours of a known culprit are sent again: " << news.cause << ", "
+            const std::string cause =
+                news.cause + (news.kind == SimNews::Kind::gone
+                                  ? ", charge " + std::to_string(ledger_.charges[news.culprit])
+                                  : "");
+            EXPECT_TRUE(ledger_.isolations.insert({owner, cause}).second)
+                << "P4: the neighbours of a known culprit are sent again: " << cause << ", "
                 << unconfirmed << " unconfirmed";
         }
     }
@@ -289,7 +337,7 @@ class SimProcess : public SimShell {
                 publish(command, now);
                 break;
             case Command::Kind::ask:
-                ask(command);
+                ask(command, now);
                 break;
             case Command::Kind::transact:
                 transact(now);
@@ -324,7 +372,11 @@ class SimProcess : public SimShell {
         }
     }
 
-    void ask(const Command& command) {
+    void ask(const Command& command, Time now) {
+        if (is(Deviation::believes_without_asking)) {
+            drain.answered(now, command.exchange, true);
+            return;
+        }
         const auto exchange = static_cast<std::size_t>(
             std::find(EXCHANGES.begin(), EXCHANGES.end(), command.exchange) - EXCHANGES.begin());
         EXPECT_TRUE(up && !is_blocked);
@@ -359,7 +411,13 @@ class SimProcess : public SimShell {
         message.poison = row.poison;
         message.mandatory = settings().mandatory;
         message.sent_at = now;
-        const std::uint64_t tag = link.publish(command.channel, std::move(message));
+        message.as_channel = command.channel;
+        if (is(Deviation::tries_beside_others)) {
+            message.as_tag = command.channel == Channel::main ? ++main_tag_ : ++trial_tag_;
+        }
+        const std::uint64_t as_tag = message.as_tag;
+        std::uint64_t tag = link.publish(channel_for(command), std::move(message));
+        tag = as_tag > 0 ? as_tag : tag;
         if (dice_.chance(publish_failure)) {
             lose_connection(now);
             return;
@@ -370,7 +428,7 @@ class SimProcess : public SimShell {
 
     void check_publish(const Command& command, const SimRow& row, Time now) const {
         EXPECT_TRUE(up && !is_blocked);
-        EXPECT_TRUE(link.end(command.channel).is_known) << "published on a closed channel";
+        EXPECT_TRUE(link.end(channel_for(command)).is_known) << "published on a closed channel";
         EXPECT_TRUE(command.channel == Channel::main || link.end(Channel::trial).sent.empty())
             << "P7: a suspect beside another one";
         if (row.token.starts_with(owner)) {
@@ -412,8 +470,10 @@ class SimProcess : public SimShell {
     }
 
     void store(const SimMessage& message) {
+        const SimRow& row = database_.row(message.seq);
+        EXPECT_NE(row.committed_at, 0U) << "P3: row " << row.seq << " was never written";
         if (++ledger_.copies[message.seq] == 1) {
-            check_order(database_.row(message.seq));
+            check_order(row);
         }
     }
 
@@ -460,7 +520,7 @@ class SimProcess : public SimShell {
         EXPECT_LE(link.unconfirmed(), depth);
         EXPECT_LE(link.unconfirmed() + unsettled.size(), 2 * depth);
         EXPECT_LE(drain.in_hand(), 2 * static_cast<std::size_t>(settings().batch_size));
-        if (!drain.stopping() && !exited) {
+        if (!drain.stopping() && !exited && !is(Deviation::confirms_by_high_water)) {
             EXPECT_EQ(drain.in_flight(), link.unconfirmed());
         }
     }
@@ -469,6 +529,8 @@ class SimProcess : public SimShell {
     std::size_t broker_ = 0;
     Time attempted_at_{Duration{-1000}};
     Time last_blocked_{};
+    std::uint64_t main_tag_ = 0;
+    std::uint64_t trial_tag_ = 0;
 };
 
 }  // namespace outbox::test

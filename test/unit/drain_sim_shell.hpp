@@ -106,7 +106,7 @@ class SimShell {
         std::optional<std::int64_t> floor;
         bool ok = begin() && write_plan(plan, now, marked);
         std::optional<std::int64_t> woken_to;
-        if (ok && plan.wake_held.has_value()) {
+        if (ok && plan.wake_held.has_value() && !is(Deviation::never_wakes_held)) {
             woken_to = database_.wake_held(*plan.wake_held, now, options_.held_at_once);
         }
         floor = ok ? floor_if_due(now, marked.lost.empty()) : std::nullopt;
@@ -125,7 +125,7 @@ class SimShell {
             write_floor(*floor);
         }
         pause_relay(plan.pause);
-        database_.commit();
+        commit();
         settle(marked);
         finish_claim(now, plan, token, claim, woken_to);
         look_again_at(marked);
@@ -161,6 +161,7 @@ class SimShell {
   private:
     using Marked = SimMarked;
 
+    void commit() { database_.commit(!is(Deviation::commits_not_flushed)); }
     bool begin() { return !database_.down && !dice_.chance(transaction_failure / 2); }
     Ordering ordering() const { return drain.settings().ordering; }
 
@@ -401,7 +402,7 @@ class SimShell {
                 result.unwritten.push_back(seq);
                 return;
             }
-            database_.commit();
+            commit();
             settle(marked);
             look_again_at(marked);
         };
@@ -425,7 +426,7 @@ class SimShell {
         if (result.unwritten.empty() && result.untried.empty() && begin()) {
             follow_up(plan.release_behind, now);
             pause_relay(plan.pause);
-            database_.commit();
+            commit();
         }
         hand_over(now, result);
     }
@@ -458,7 +459,7 @@ class SimShell {
             database_.abort();
             return false;
         }
-        database_.commit();
+        commit();
         released = seqs.size();
         note_taken_back(released);
         return true;
@@ -481,7 +482,7 @@ class SimShell {
             database_.abort();
             return false;
         }
-        database_.commit();
+        commit();
         for (std::int64_t seq : released) {
             lane_.add_hole(seq);
         }
@@ -547,7 +548,7 @@ class SimShell {
                 ledger_.taken_back++;
                 ledger_.may_be_sent_again +=
                     !is_dead(token) && ledger_.sent.contains({token, seq}) ? 1 : 0;
-                row.token.clear();
+                row.taken_from = std::exchange(row.token, {});
                 released.push_back(seq);
             }
             if (is_dead(token) && !is(Deviation::no_search_for_killers)) {
@@ -596,7 +597,7 @@ class SimShell {
         if (ordering() == Ordering::per_key || ordering() == Ordering::per_source) {
             called += call_stranded_groups(now);
         }
-        database_.commit();
+        commit();
         if (called > 0) {
             drain.woken();
         }

@@ -7,34 +7,19 @@
 #include <string>
 
 #include "drain_seed.hpp"
+#include "drain_sim_kinds.hpp"
 #include "drain_sim_world.hpp"
 
 namespace outbox {
 namespace {
 
+using test::any_world;
 using test::Deviation;
 using test::Dice;
 using test::SimLedger;
 using test::SimWorld;
 using test::SimWorldOptions;
-
-constexpr int STEPS = 2000;
-
-SimWorldOptions any_world(std::uint64_t seed) {
-    Dice dice(seed ^ 0x5eedU);
-    SimWorldOptions options;
-    options.faults = !dice.chance(0.1);
-    options.failed_marks = dice.chance(0.7);
-    options.locks = dice.chance(0.4);
-    options.hands = dice.chance(0.3);
-    options.requeues = options.discards = dice.chance(0.5);
-    options.pauses = dice.chance(0.3);
-    options.scheduled = dice.chance(0.3);
-    options.reorders = dice.chance(0.2);
-    options.drainers = static_cast<std::size_t>(dice.between(1, 3));
-    options.ordering = dice.chance(0.5) ? Ordering::per_key : static_cast<Ordering>(dice.below(4));
-    return options;
-}
+using test::STEPS;
 
 TEST(DrainSimulation, KeepsThePromisesWhateverHappens) {
     const std::uint64_t base = test::base_seed();
@@ -170,9 +155,18 @@ SimWorldOptions single_file_world(std::uint64_t seed) {
     return options;
 }
 
+SimWorldOptions refusing_world(std::uint64_t seed) {
+    SimWorldOptions options = any_world(seed);
+    options.faults = options.poison = options.exchanges = true;
+    options.fail_missing = false;
+    return options;
+}
+
 SimWorldOptions reordering_world(std::uint64_t seed) {
     SimWorldOptions options = any_world(seed);
     options.faults = options.reorders = true;
+    options.poison = options.exchanges = options.limits = false;
+    options.brokers = 1;
     return options;
 }
 
@@ -208,6 +202,7 @@ int worlds_until_found(const Flaw& flaw, int most) {
             EXPECT_TRUE(flaw.world != busy_world_by_the_rules || world.ledger.swept == 0);
         }
         if (failures.size() > 0) {
+            std::cout << failures.GetTestPartResult(0).message() << "\n";
             return i + 1;
         }
     }
@@ -236,6 +231,17 @@ constexpr Flaw FLAWS[] = {
     {Deviation::sweeps_late_after_reorder, reordering_world, "SweepsLateAfterReorder"},
     {Deviation::no_search_for_killers, world_with_killers, "NoSearchForKillers"},
     {Deviation::charges_neighbours, world_with_killers, "ChargesNeighbours"},
+    {Deviation::commits_not_flushed, any_world, "CommitsNotFlushed"},
+    {Deviation::guards_by_worker, locking_world, "GuardsByWorker"},
+    {Deviation::marks_what_is_taken_back, locking_world, "MarksWhatIsTakenBack"},
+    {Deviation::forgets_writers, any_world, "ForgetsWriters"},
+    {Deviation::reads_gaps_last, any_world, "ReadsGapsLast"},
+    {Deviation::never_wakes_held, refusing_world, "NeverWakesHeld"},
+    {Deviation::believes_without_asking, refusing_world, "BelievesWithoutAsking"},
+    {Deviation::tries_beside_others, refusing_world, "TriesBesideOthers"},
+    {Deviation::confirms_by_high_water, any_world, "ConfirmsByHighWater"},
+    {Deviation::charges_on_loss, any_world, "ChargesOnLoss"},
+    {Deviation::charges_the_window, refusing_world, "ChargesTheWindow"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Shell, DrainSimulationOf, ::testing::ValuesIn(FLAWS),

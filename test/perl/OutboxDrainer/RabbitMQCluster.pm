@@ -104,9 +104,9 @@ sub uri
 
 =pod
 
-=item $cluster->declare(...)
+=item $cluster->declare(at => node, ...)
 
-As OutboxDrainer::RabbitMQ::declare, with a quorum queue. Returns when every node has the queue on its disk:
+As OutboxDrainer::RabbitMQ::declare, with a quorum queue that is led by the node (by default, the first one). Returns when every node has the queue on its disk:
 one that is killed before that would come back without it.
 
 =item $cluster->wait_whole(queue, ...)
@@ -120,7 +120,8 @@ Waits until every node that runs sees all nodes running and every member of thes
 sub declare
 {
 	my ($self, %what) = @_;
-	my ($node) = grep { $_->pid } $self->nodes;
+	my ($first) = grep { $_->pid } $self->nodes;
+	my $node = delete $what{at} // $first;
 	$node->declare(%what, quorum => 1);
 	$self->wait_whole($what{queue}) if defined $what{queue};
 	$_->flush_metadata for $self->nodes;
