@@ -68,6 +68,7 @@ RESET outbox_drainer.broker_uri;
 -- With one it can be set in the configuration file only; no message repeats it.
 SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker';
 SELECT set_config('outbox_drainer.broker_uri', 'amqp://shop:secret@broker', false);
+ALTER SYSTEM SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker';
 CREATE ROLE regress_outbox_user;
 ALTER ROLE regress_outbox_user SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker';
 ALTER ROLE regress_outbox_user SET outbox_drainer.broker_uri = 'amqp://shop@broker';
@@ -79,6 +80,8 @@ SELECT count(*) FROM pg_db_role_setting WHERE setconfig::text ~ 'secret';
 SET outbox_drainer.broker_uri = 'http://shop:secret@broker';
 SET outbox_drainer.broker_uri = 'amqp://shop:sec/ret@broker';
 SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker:none';
+SET outbox_drainer.broker_uri = 'amqp://shop:12,secret@broker';
+ALTER SYSTEM SET outbox_drainer.broker_uri = 'amqp://shop:secret@broker:none';
 
 -- Several are separated by commas; which one is wrong is said.
 SET outbox_drainer.broker_uri = 'amqp://shop@one, amqps://shop@two?sslrootcert=/etc/ssl/broker.pem&heartbeat=5';

@@ -27,6 +27,24 @@ SELECT * FROM pg_temp.problems;
 SET outbox_drainer.password_file = 'PG_VERSION';
 SELECT * FROM pg_temp.problems;
 RESET outbox_drainer.password_file;
+
+-- Brokers. (That the settings are of this session only is said of each.)
+CREATE FUNCTION pg_temp.broker_problems(uri text, password_file text DEFAULT '') RETURNS TABLE (name text, problem text) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('outbox_drainer.broker_uri', uri, true), set_config('outbox_drainer.password_file', password_file, true);
+    RETURN QUERY SELECT c.name, p FROM outbox.settings_check() AS c, string_to_table(c.problem, '; ') AS p
+        WHERE c.name IN ('outbox_drainer.broker_uri', 'outbox_drainer.password_file') AND p NOT LIKE 'set in this session only%';
+END $$;
+SELECT * FROM pg_temp.broker_problems('amqp://');
+SELECT * FROM pg_temp.broker_problems('amqps://shop@one.example, amqp://shop@localhost', 'PG_VERSION');
+SELECT * FROM pg_temp.broker_problems('amqps://shop@one.example, amqp://shop@two.example/v, amqp://shop@three.example', 'PG_VERSION');
+SELECT * FROM pg_temp.broker_problems('amqp://one.example');
+SELECT * FROM pg_temp.broker_problems('amqps://shop@one.example?sslmode=require, amqps://shop@two.example?sslmode=verify-ca');
+SELECT * FROM pg_temp.broker_problems('amqps://shop@one.example?sslrootcert=/no/ca.pem&sslcert=PG_VERSION&sslkey=PG_VERSION, amqps://shop@two.example?sslrootcert=/no/ca.pem&sslcert=/no/cert.pem&sslkey=global');
+SELECT * FROM pg_temp.broker_problems('amqps://shop@one.example, amqps://shop@two.example', '/no/file');
+-- A log-in by certificate needs no password.
+SELECT * FROM pg_temp.broker_problems('amqps://one.example?auth_mechanism=external&sslcert=PG_VERSION&sslkey=PG_VERSION', '/no/file');
+
 SET outbox_drainer.allow_drop = on;
 SELECT * FROM pg_temp.problems;
 RESET outbox_drainer.allow_drop;

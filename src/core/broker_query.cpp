@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/percent_encoding.hpp"
+#include "core/text_limits.hpp"
 
 namespace outbox {
 
@@ -16,9 +17,16 @@ namespace {
 using Problem = std::optional<std::string>;
 using Parameters = std::map<std::string, std::string, std::less<>>;
 
-constexpr std::uint64_t MAX_HEARTBEAT_SECONDS = 65535;
-constexpr std::uint64_t MAX_CONNECTION_TIMEOUT_MS = 3'600'000;
-constexpr std::uint64_t MAX_CHANNELS = 65535;
+/// What a number may be. heartbeat and connection_timeout have the limits of the settings that they
+/// stand for: without a heartbeat a peer that has gone is not noticed.
+struct Range {
+    std::uint64_t least;
+    std::uint64_t most;
+    std::string_view unit;
+};
+constexpr Range HEARTBEAT{1, 600, " (seconds)"};
+constexpr Range CONNECTION_TIMEOUT{100, 600'000, " (milliseconds)"};
+constexpr Range CHANNEL_MAX{0, 65535, ""};
 constexpr std::uint64_t CHANNELS_NEEDED = 3;
 
 /// RabbitMQ's names of what libpq names otherwise.
@@ -37,6 +45,13 @@ constexpr std::string_view OTHER_PARAMETERS[] = {"auth_mechanism", "heartbeat",
 template <class List>
 bool contains(const List& list, std::string_view name) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+std::string lower_case(std::string text) {
+    for (char& c : text) {
+        c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+    return text;
 }
 
 bool is_secret(std::string_view name) {
@@ -133,13 +148,45 @@ Problem read_mode(const Parameters& parameters, TlsOptions& tls) {
     return std::nullopt;
 }
 
+Problem read_min_version(const Parameters& parameters, TlsVersion& out) {
+    const std::string* given = find(parameters, "ssl_min_protocol_version");
+    if (given == nullptr) {
+        return std::nullopt;
+    }
+    const std::string version = lower_case(*given);  // in letters of any case, as in libpq
+    if (version != "tlsv1.2" && version != "tlsv1.3") {
+        return "ssl_min_protocol_version must be TLSv1.2 or TLSv1.3 (older ones are not safe)";
+    }
+    out = version == "tlsv1.3" ? TlsVersion::tls_1_3 : TlsVersion::tls_1_2;
+    return std::nullopt;
+}
+
+Problem read_server_name(const Parameters& parameters, std::string& out) {
+    const std::string* given = find(parameters, "server_name_indication");
+    if (given == nullptr) {
+        return std::nullopt;
+    }
+    if (*given == "disable") {
+        return "server_name_indication cannot be disabled";
+    }
+    const auto fits = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '-' || c == '.' || c == '_' || c == ':';
+    };
+    if (given->empty() || given->size() > MAX_SHORT_STRING ||
+        !std::all_of(given->begin(), given->end(), fits)) {
+        return "server_name_indication must be a host name";
+    }
+    out = *given;
+    return std::nullopt;
+}
+
 Problem read_tls(const Parameters& parameters, TlsOptions& tls) {
     if (Problem problem = read_mode(parameters, tls)) {
         return problem;
     }
-    for (auto [name, target] :
-         {std::pair{"sslrootcert", &tls.root_cert}, std::pair{"sslcert", &tls.cert},
-          std::pair{"sslkey", &tls.key}, std::pair{"server_name_indication", &tls.server_name}}) {
+    for (auto [name, target] : {std::pair{"sslrootcert", &tls.root_cert},
+                                std::pair{"sslcert", &tls.cert}, std::pair{"sslkey", &tls.key}}) {
         if (const std::string* value = find(parameters, name)) {
             if (value->empty()) {
                 return "the parameter \"" + std::string(name) + "\" is empty";
@@ -150,16 +197,19 @@ Problem read_tls(const Parameters& parameters, TlsOptions& tls) {
     if (tls.cert.empty() != tls.key.empty()) {
         return "sslcert and sslkey must be given together";
     }
-    if (const std::string* version = find(parameters, "ssl_min_protocol_version")) {
-        if (*version != "TLSv1.2" && *version != "TLSv1.3") {
-            return "ssl_min_protocol_version must be TLSv1.2 or TLSv1.3 (older ones are not safe)";
-        }
-        tls.min_version = *version == "TLSv1.3" ? TlsVersion::tls_1_3 : TlsVersion::tls_1_2;
+    // libpq would check the certificate then; who names authorities wants it checked.
+    if (tls.mode == SslMode::require && !tls.root_cert.empty()) {
+        return "sslmode=require (verify=verify_none) checks no certificate, so sslrootcert would "
+               "be "
+               "of no use: take verify-ca or verify-full";
     }
-    return std::nullopt;
+    if (Problem problem = read_min_version(parameters, tls.min_version)) {
+        return problem;
+    }
+    return read_server_name(parameters, tls.server_name);
 }
 
-Problem read_number(const Parameters& parameters, std::string_view name, std::uint64_t most,
+Problem read_number(const Parameters& parameters, std::string_view name, const Range& range,
                     std::optional<std::uint64_t>& out) {
     const std::string* text = find(parameters, name);
     if (text == nullptr) {
@@ -168,8 +218,10 @@ Problem read_number(const Parameters& parameters, std::string_view name, std::ui
     std::uint64_t number = 0;
     const char* const end = text->data() + text->size();
     const auto result = std::from_chars(text->data(), end, number);
-    if (result.ec != std::errc{} || result.ptr != end || number > most) {
-        return std::string(name) + " must be a number from 0 to " + std::to_string(most);
+    if (result.ec != std::errc{} || result.ptr != end || number < range.least ||
+        number > range.most) {
+        return std::string(name) + " must be a number from " + std::to_string(range.least) +
+               " to " + std::to_string(range.most) + std::string(range.unit);
     }
     out = number;
     return std::nullopt;
@@ -179,18 +231,15 @@ Problem read_numbers(const Parameters& parameters, BrokerUri& uri) {
     std::optional<std::uint64_t> heartbeat;
     std::optional<std::uint64_t> timeout;
     std::optional<std::uint64_t> channels;
-    if (Problem problem = read_number(parameters, "heartbeat", MAX_HEARTBEAT_SECONDS, heartbeat)) {
+    if (Problem problem = read_number(parameters, "heartbeat", HEARTBEAT, heartbeat)) {
         return problem;
     }
     if (Problem problem =
-            read_number(parameters, "connection_timeout", MAX_CONNECTION_TIMEOUT_MS, timeout)) {
+            read_number(parameters, "connection_timeout", CONNECTION_TIMEOUT, timeout)) {
         return problem;
     }
-    if (Problem problem = read_number(parameters, "channel_max", MAX_CHANNELS, channels)) {
+    if (Problem problem = read_number(parameters, "channel_max", CHANNEL_MAX, channels)) {
         return problem;
-    }
-    if (timeout == 0U) {
-        return "connection_timeout must be at least 1 ms";
     }
     const std::uint64_t channel_max = channels.value_or(0);
     if (channel_max > 0 && channel_max < CHANNELS_NEEDED) {
@@ -208,10 +257,10 @@ Problem read_numbers(const Parameters& parameters, BrokerUri& uri) {
 
 Problem read_auth(const Parameters& parameters, BrokerUri& uri) {
     const std::string* mechanism = find(parameters, "auth_mechanism");
-    if (mechanism == nullptr || *mechanism == "plain") {
+    if (mechanism == nullptr || lower_case(*mechanism) == "plain") {
         return std::nullopt;
     }
-    if (*mechanism != "external") {
+    if (lower_case(*mechanism) != "external") {
         return "auth_mechanism must be plain or external";
     }
     if (!uri.tls.has_value() || uri.tls->cert.empty()) {

@@ -111,15 +111,16 @@ void Drain::connected(Time now, std::size_t send_buffer_bytes) {
 }
 
 void Drain::connection_lost(Time now, bool configuration, std::string_view why, bool by_publish) {
-    if (by_publish) {
+    const bool by_message = by_publish && in_flight() > 0;
+    if (by_message) {
         accuse_unconfirmed(now, why);
     }
-    // A replay to an exchange that is missing says nothing of the broker.
+    // What a message brought about says nothing of the broker.
     const bool by_replay = replay_.lost(now, why);
     const bool was_healthy = link_ == Link::up && now - link_since_ >= HEALTHY_AFTER;
     reconnect_.failed(now, configuration && !by_replay, was_healthy, random_);
     connection_closed(now);
-    if (by_replay) {
+    if (by_replay || by_message) {
         reconnect_.hurry(now);
     }
 }

@@ -8,6 +8,8 @@ namespace outbox {
 
 namespace {
 
+constexpr std::string_view HEX_DIGITS = "0123456789ABCDEF";
+
 std::optional<unsigned char> decode_escape(std::string_view text) {
     unsigned char byte = 0;
     const char* const end = text.data() + text.size();
@@ -42,6 +44,26 @@ std::optional<std::string> percent_decode(std::string_view what, std::string_vie
     }
     out = std::move(decoded);
     return std::nullopt;
+}
+
+std::string encode_unprintable(std::string_view text) {
+    std::string printable;
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (is_control_or_space(c) || c == '%' || byte >= 0x80) {
+            printable += '%';
+            printable += HEX_DIGITS[byte >> 4];
+            printable += HEX_DIGITS[byte & 0x0f];
+        } else {
+            printable += c;
+        }
+    }
+    return printable;
+}
+
+bool is_control_or_space(char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte <= 0x20 || byte == 0x7f;
 }
 
 }  // namespace outbox

@@ -11,4 +11,10 @@ namespace outbox {
 std::optional<std::string> percent_decode(std::string_view what, std::string_view text,
                                           std::string& out);
 
+/// Printable ASCII, fit for every database encoding and every log: what else the text holds, and %
+/// itself, becomes %XX.
+std::string encode_unprintable(std::string_view text);
+
+bool is_control_or_space(char c);
+
 }  // namespace outbox

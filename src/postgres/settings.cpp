@@ -2,12 +2,12 @@
 #include "postgres/settings.hpp"
 
 #include <climits>
-#include <cstdlib>
 #include <cstring>
 
-#include "core/broker_uri.hpp"
-#include "postgres/guard.hpp"
+#include "core/text_limits.hpp"
+#include "postgres/broker_uri_setting.hpp"
 #include "postgres/inject_fault.hpp"
+#include "postgres/log_guard.hpp"
 
 extern "C" {
 #include "utils/guc.h"
@@ -21,15 +21,12 @@ constexpr int SECOND = 1000;  // settings of time are in milliseconds
 constexpr int MINUTE = 60 * SECOND;
 constexpr int HOUR = 60 * MINUTE;
 constexpr int MEGABYTE = 1024 * 1024;
-constexpr int MAX_EXCHANGE_BYTES = 255;  // an AMQP short string
 constexpr int MAX_BROKER_BODY = 512 * MEGABYTE;
 constexpr int WEEK_OF_SECONDS = 7 * 24 * 3600;
 constexpr int MOST_WORKERS = 16;
 
 // What the server writes into. All but allow_drop is set by superusers and read by drainers.
 bool enabled = true;
-char* broker_uri = nullptr;             // redacted, for SHOW
-const char* full_broker_uri = nullptr;  // with its password; belongs to the server's "extra"
 char* password_file = nullptr;
 char* exchange = nullptr;
 char* databases = nullptr;
@@ -61,115 +58,11 @@ constexpr config_enum_entry missing_exchange_values[] = {
     {nullptr, 0, false},
 };
 
-// Values of text settings are freed by the server, with the allocator it uses for them.
-char* copy_for_guc(const char* text) {
-#if PG_VERSION_NUM >= 160000
-    return guc_strdup(LOG, text);
-#else
-    return strdup(text);
-#endif
-}
-
-void free_guc(char* text) {
-#if PG_VERSION_NUM >= 160000
-    guc_free(text);
-#else
-    free(text);
-#endif
-}
-
-/// What core says of a URI, without any object that owns memory.
-struct UriVerdict {
-    bool valid;
-    bool has_password;
-    char reason[512];
-    char* redacted;  ///< from malloc; NULL: out of memory
-};
-
-UriVerdict judge_uri(const char* text) {
-    UriVerdict verdict{};
-    entry_point([&] {
-        std::variant<std::vector<BrokerUri>, UriError> parsed = parse_broker_list(text);
-        if (const auto* error = std::get_if<UriError>(&parsed)) {
-            strlcpy(verdict.reason, error->reason.c_str(), sizeof(verdict.reason));
-        } else {
-            verdict.valid = true;
-            for (const BrokerUri& uri : std::get<std::vector<BrokerUri>>(parsed)) {
-                verdict.has_password = verdict.has_password || uri.has_password;
-            }
-        }
-        verdict.redacted = strdup(redact_uri(text).c_str());
-    });
-    return verdict;
-}
-
-// ALTER DATABASE, ALTER ROLE and SET leave the text in catalogs and statements that others can
-// read.
-bool may_hold_password(GucSource source) {
-    return source <= PGC_S_ARGV;
-}
-
-// The message is set here because the server's own would quote the value, password and all.
-bool refuse_bad_uri(const UriVerdict& verdict, GucSource source) {
-    if (!verdict.valid) {
-        GUC_check_errmsg("invalid value for parameter \"outbox_drainer.broker_uri\"");
-        GUC_check_errdetail("The broker URI cannot be used: %s.", verdict.reason);
-        GUC_check_errhint(
-            "It has the form amqp://user@host:port/vhost or amqps://...; several are separated by "
-            "commas.");
-        return true;
-    }
-    if (verdict.has_password && !may_hold_password(source)) {
-        GUC_check_errmsg(
-            "a broker URI with a password is accepted from the configuration file only");
-        GUC_check_errdetail("Elsewhere other users could read the password.");
-        GUC_check_errhint(
-            "Leave the password out and put it into a file that outbox_drainer.password_file "
-            "names.");
-        return true;
-    }
-    return false;
-}
-
-/// Keeps the URI in `extra` and leaves the redacted text as the value: then whatever shows the
-/// value, SHOW, pg_settings and its reset_val, the log, has no password to show.
-bool check_broker_uri(char** value, void** extra, GucSource source) {
-    if (*value == nullptr || **value == '\0') {
-        return true;
-    }
-    UriVerdict verdict = judge_uri(*value);
-    if (verdict.redacted == nullptr) {
-        GUC_check_errcode(ERRCODE_OUT_OF_MEMORY);
-        GUC_check_errmsg("out of memory");
-        return false;
-    }
-    char* shown = copy_for_guc(verdict.redacted);
-    free(verdict.redacted);
-    if (shown == nullptr) {
-        GUC_check_errcode(ERRCODE_OUT_OF_MEMORY);
-        GUC_check_errmsg("out of memory");
-        return false;
-    }
-    char* full = *value;
-    *value = shown;
-    if (refuse_bad_uri(verdict, source)) {
-        explicit_bzero(full, strlen(full));
-        free_guc(full);
-        return false;
-    }
-    *extra = full;
-    return true;
-}
-
-void assign_broker_uri(const char*, void* extra) {
-    full_broker_uri = static_cast<const char*>(extra);
-}
-
 bool check_exchange(char** value, void**, GucSource) {
     size_t length = *value == nullptr ? 0 : strlen(*value);
-    if (length > MAX_EXCHANGE_BYTES) {
-        GUC_check_errdetail("The name of an exchange has at most %d bytes, this one has %zu.",
-                            MAX_EXCHANGE_BYTES, length);
+    if (length > MAX_SHORT_STRING) {
+        GUC_check_errdetail("The name of an exchange has at most %zu bytes, this one has %zu.",
+                            MAX_SHORT_STRING, length);
         return false;
     }
     return true;
@@ -183,13 +76,12 @@ struct TextSetting {
     const char* initial;
     int flags = 0;
     GucStringCheckHook check = nullptr;
-    GucStringAssignHook assign = nullptr;
     GucContext context = PGC_SUSET;
 };
 
 void define(const TextSetting& s) {
     DefineCustomStringVariable(s.name, s.summary, s.description, s.variable, s.initial, s.context,
-                               s.flags, s.check, s.assign, nullptr);
+                               s.flags, s.check, nullptr, nullptr);
 }
 
 struct IntSetting {
@@ -221,20 +113,7 @@ void define_switches() {
 }
 
 void define_broker_settings() {
-    define(TextSetting{
-        .name = "outbox_drainer.broker_uri",
-        .summary = "The broker, as amqp://user@host:port/vhost, or several, separated by commas.",
-        .description =
-            "Several are tried one after the other. amqps:// means TLS. A password may be part of "
-            "it "
-            "in the configuration file only, and is never shown; better put it into password_file. "
-            "Without a URI drainers are idle.",
-        .variable = &broker_uri,
-        .initial = "",
-        .flags = GUC_SUPERUSER_ONLY,
-        .check = check_broker_uri,
-        .assign = assign_broker_uri,
-    });
+    define_broker_uri();
     define(TextSetting{
         .name = "outbox_drainer.password_file",
         .summary = "A file with the password for the broker.",
@@ -485,12 +364,13 @@ void define_settings(bool) {
     define_retention_settings();
     define_inject_fault();
     MarkGUCPrefixReserved("outbox_drainer");
+    install_log_guard();
 }
 
 DrainSettings current_settings() {
     DrainSettings settings;
     settings.enabled = enabled;
-    settings.broker_uri = text_of(full_broker_uri);
+    settings.broker_uri = broker_uri_with_passwords();
     settings.password_file = text_of(password_file);
     settings.exchange = text_of(exchange);
     settings.batch_size = batch_size;

@@ -1,14 +1,15 @@
 # The broker's password is found nowhere: not in the server's log at its most talkative, not in settings, views,
 # errors, dumps or the broker's log, whoever looks. And it can be changed without a restart.
 #
-# Two lines are PostgreSQL's own and hold what somebody wrote: the text of a statement that failed, which
-# log_min_error_statement = panic keeps out here, and at a reload "parameter ... changed to", which a password in the
-# configuration file's broker_uri brings about: that is why password_file exists, and why the URI with a password
-# comes with a restart here.
+# What somebody types into a statement is shown where PostgreSQL shows statements: in pg_stat_activity while that
+# session is there, and in the log if the server was told to log statements (log_statement), which is therefore off
+# for those with a secret here. All else is looked through, the statements that the server repeats beside errors and its
+# line about a setting that a reload has changed included.
 
 use strict;
 use warnings;
 
+use OutboxDrainer::Certificates;
 use OutboxDrainer::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -18,12 +19,23 @@ my %secret = (
 	file    => 'file-Secret-2b',
 	rotated => 'rotated-Secret-3c',
 	wrong   => 'wrong-Secret-4d',
-	typed   => 'typed-Secret-5e');
-my $any_secret = join '|', map { quotemeta } values %secret;
+	other   => 'other-Secret-5e',
+	typed   => 'typed-Secret-6f');
 
-my $broker = OutboxDrainer::Cluster->start_broker;
+my $authority = OutboxDrainer::Certificates->new(PostgreSQL::Test::Utils::tempdir() . '/authority');
+my $server    = $authority->issue('server', names => 'DNS:localhost');
+my $client    = $authority->issue('by_key', common_name => 'by_key');
+# Any line of the private key, as it is in its file.
+my @key_lines = grep { !/-----/ && length > 20 } split /\n/, slurp_file($client->{key});
+my $any_secret = join '|', map { quotemeta } values %secret, @key_lines;
+
+my ($tls_port) = OutboxDrainer::RabbitMQ::free_ports(1);
+my $broker = OutboxDrainer::Cluster->new_broker($authority->broker_options($server, $tls_port));
+$broker->start;
+$broker->declare(exchange => 'events', queue => 'q');
 $broker->add_user('by_uri',  $secret{uri});
 $broker->add_user('by_file', $secret{file});
+$broker->add_user('by_key',  'not used');
 my $place = '127.0.0.1:' . $broker->port;
 
 my $node = OutboxDrainer::Cluster->new_node(
@@ -31,7 +43,7 @@ my $node = OutboxDrainer::Cluster->new_node(
 	settings => {
 		log_min_messages        => 'debug5',
 		log_error_verbosity     => 'verbose',
-		log_min_error_statement => 'panic',
+		log_min_error_statement => 'error',
 		# The one thing that shows statements is a server told to do so; these hold no secrets here.
 		log_statement        => 'all',
 		'drainer.broker_uri' => $broker->uri('by_uri', $secret{uri}) });
@@ -56,6 +68,8 @@ my @everything_shown = (
 	'SELECT * FROM pg_file_settings',
 	'SELECT * FROM pg_stat_activity',
 	'SELECT * FROM outbox.settings_check()',
+	q{SELECT * FROM outbox.check_topology(timeout => '1 s')},
+	q{SELECT outbox.get(id) FROM outbox.event},
 	q{SELECT outbox.why(id) FROM outbox.event},
 	q{SELECT outbox.preview(id) FROM outbox.event});
 push @everything_shown, split /\n/,
@@ -77,8 +91,8 @@ sub nothing_is_shown
 			$node->psql('postgres', "$become $query", stdout => \$out, stderr => \$err);
 			$seen .= "$query\n$out\n$err\n";
 		}
-		unlike($seen, qr/$any_secret/, "$role is shown no secret $when");
-		like($seen, qr/by_uri|by_file/, 'a superuser sees the user, so the right place was looked at')
+		is_deeply([ grep { /$any_secret/ } split /\n/, $seen ], [], "$role is shown no secret $when");
+		ok($seen =~ m{amqps?://\S*(?:$place|localhost)}, 'a superuser sees the URI, so the right place was looked at')
 		  if $role eq 'postgres';
 	}
 	return;
@@ -88,25 +102,56 @@ send_one('a password in the URI of the configuration file is used');
 nothing_is_shown('with a password in the URI');
 like($node->safe_psql('postgres', 'SHOW outbox_drainer.broker_uri'), qr/by_uri:\*{4}@/, 'the URI is shown redacted');
 
-# Errors to whoever tries to put one elsewhere. (ALTER SYSTEM writes a configuration file, so it may, where the URI is
-# right.)
+# Errors to whoever tries to put one elsewhere: refused, mistyped, without the right to, or no SQL at all.
+my $set = 'SET outbox_drainer.broker_uri =';
+my $uri = "amqp://u:$secret{typed}\@h";
 for my $sql (
-	"SET outbox_drainer.broker_uri = 'amqp://u:$secret{typed}\@h'",
-	"SET outbox_drainer.broker_uri = 'amqp://a,amqp://u:$secret{typed}\@h'",
-	"ALTER DATABASE postgres SET outbox_drainer.broker_uri = 'amqp://u:$secret{typed}\@h'",
-	"ALTER ROLE somebody SET outbox_drainer.broker_uri = 'amqp://u:$secret{typed}\@h'",
-	"ALTER SYSTEM SET outbox_drainer.broker_uri = 'amqp://u:$secret{typed}/\@h'",
-	"ALTER SYSTEM SET outbox_drainer.broker_uri = 'amqps://u\@h?sslpassword=$secret{typed}'",
-	"ALTER SYSTEM SET outbox_drainer.broker_uri = 'amqp://u:$secret{typed},x\@h'")
+	"$set '$uri'",
+	"$set 'amqp://a,$uri'",
+	"$set 'amqp://u:$secret{typed}/\@h'",
+	"$set 'amqp://u:1?x=2,$secret{typed}\@h'",
+	"$set $uri",
+	"SELECT set_config('outbox_drainer.broker_uri', '$uri', false)",
+	"DO \$\$ BEGIN EXECUTE '$set ''$uri'''; END \$\$",
+	"SELECT pg_temp.set_broker('$uri')",
+	"ALTER DATABASE postgres $set '$uri'",
+	"ALTER ROLE somebody $set '$uri'",
+	"ALTER SYSTEM $set '$uri'",
+	"ALTER SYSTEM $set 'amqp://u:$secret{typed}/\@h'",
+	"ALTER SYSTEM $set 'amqps://u\@h?sslpassword=$secret{typed}'",
+	"ALTER SYSTEM $set 'amqp://u:$secret{typed},x\@h'",
+	"SET ROLE somebody; $set '$uri'",
+	"SET ROLE somebody; ALTER SYSTEM $set '$uri'")
 {
-	my $err = '';
-	# The server is not told to log this statement, which holds what was typed.
-	my $status = $node->psql('postgres', "SET log_statement = 'none'; SET log_min_messages = 'warning';\n$sql", stderr => \$err);
-	isnt($status, 0, 'a password outside of the configuration file is refused');
-	# psql repeats the line of the error; what the server said is what counts.
-	$err =~ s/^(psql:.*?LINE.*|STATEMENT:.*)$//mg;
+	(my $shown = $sql) =~ s/$secret{typed}/SECRET/;
+	my $err    = '';
+	my $status = $node->psql('postgres', <<"SQL", stderr => \$err);
+SET log_statement = 'none';
+CREATE FUNCTION pg_temp.set_broker(uri text) RETURNS void LANGUAGE plpgsql AS
+	\$\$ BEGIN EXECUTE format('SET outbox_drainer.broker_uri = %L', uri); END \$\$;
+$sql
+SQL
+	isnt($status, 0, "refused: $shown");
+	# A client is told the place of an error in what it has sent itself.
+	$err =~ s/^(psql:.*?LINE.*|LINE.*|CONTEXT:.*|STATEMENT:.*)$//mg;
 	unlike($err, qr/$secret{typed}/, 'and not repeated');
 }
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_db_role_setting}), '0', 'nothing was kept of these');
+
+# In the configuration file of a running server: taken at a reload, refused there, taken again.
+for my $changed (
+	"amqp://by_uri:$secret{other}\@$place/nowhere",
+	"amqp://by_uri:$secret{wrong}/\@$place",
+	$broker->uri('by_uri', $secret{uri}))
+{
+	my $position = $node->log_position;
+	$node->configure('drainer.broker_uri' => $changed);
+	$node->wait_for_log(qr/parameter "outbox_drainer\.broker_uri"/, $position);
+}
+like($node->log_since(0), qr{parameter "outbox_drainer\.broker_uri" changed to "amqp://by_uri:\*{4}\@$place/nowhere"},
+	'a reload that changes the URI is logged, without the password');
+$node->wait_stat('postgres', q{connected_since IS NOT NULL});
+send_one('and the drainer goes on with the last one');
 
 # The password in a file.
 my $password_file = PostgreSQL::Test::Utils::tempdir() . '/password';
@@ -120,11 +165,8 @@ sub write_password
 	return;
 }
 
-# A URI that names nobody's password, and no line of PostgreSQL about the one that it replaces.
 write_password("$secret{wrong}\n");
-$node->stop;
-$node->write_settings('drainer.broker_uri' => "amqp://by_file\@$place", 'drainer.password_file' => $password_file);
-$node->start;
+$node->configure('drainer.broker_uri' => "amqp://by_file\@$place", 'drainer.password_file' => $password_file);
 $node->wait_stat('postgres', q{last_error LIKE '%ACCESS_REFUSED%'});
 nothing_is_shown('while the broker refuses a password');
 write_password("# brokers\n*:" . $broker->port . ":/:by_file:$secret{file}\n*:*:*:*:$secret{wrong}\n");
@@ -152,6 +194,25 @@ nothing_is_shown('with a file that is of no use');
 write_password("$secret{rotated}\n");
 send_one('and all goes on when it is right again');
 
+# By certificate and key, and with files that are in each other's place.
+my $mutual = "amqps://localhost:$tls_port?sslrootcert=" . $authority->certificate . '&auth_mechanism=external';
+$node->configure('drainer.broker_uri' => "$mutual&sslcert=$client->{cert}&sslkey=$client->{key}");
+$node->wait_stat('postgres', qq{broker LIKE '%:$tls_port/%' AND connected_since IS NOT NULL});
+send_one('a private key is used');
+nothing_is_shown('with a private key');
+for my $mistake (
+	"$mutual&sslcert=$client->{cert}&sslkey=$password_file",
+	"$mutual&sslcert=$client->{key}&sslkey=$client->{key}",
+	"amqps://localhost:$tls_port?sslrootcert=$client->{key}")
+{
+	$node->configure('drainer.broker_uri' => $mistake, 'drainer.password_file' => $password_file);
+	$node->wait_stat('postgres', q{last_error LIKE '%file "%" contains no %'});
+	nothing_is_shown('with files that were mixed up');
+}
+$node->configure('drainer.broker_uri' => "amqp://by_file\@$place", 'drainer.password_file' => $client->{key});
+$node->wait_stat('postgres', q{last_error LIKE '%has no line for host%'});
+nothing_is_shown('with a key in the place of the password file');
+
 # What is written to disk and sent elsewhere.
 for my $command ([ 'pg_dump', 'postgres' ], ['pg_dumpall'])
 {
@@ -163,7 +224,7 @@ $node->stop;
 my $log = $node->log_since(0);
 like($log, qr/DEBUG:/,                  'the log is talkative');
 like($log, qr/outbox_drainer: connected/, 'and tells of the drainer');
-unlike($log, qr/$any_secret/,           'it has no secret');
-unlike(slurp_file($broker->log_file), qr/$any_secret/, "nor has the broker's");
+is_deeply([ grep { /$any_secret/ } split /\n/, $log ], [], 'it has no secret');
+is_deeply([ grep { /$any_secret/ } split /\n/, slurp_file($broker->log_file) ], [], "nor has the broker's");
 
 done_testing();

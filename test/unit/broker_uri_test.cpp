@@ -44,6 +44,12 @@ const Accepted ACCEPTED[] = {
     {"amqp://u:p!$&'()*+;=-._~@h", "h", 5672, "u", "p!$&'()*+;=-._~", true, "/"},
     {"amqp://h/caf%C3%A9", "h", 5672, "guest", "guest", false, "caf\xc3\xa9"},
     {"amqp://10.1.2.3:5672/", "10.1.2.3", 5672, "guest", "guest", false, ""},
+    {"amqps://host", "host", 5671, "guest", "guest", false, "/"},
+    {"AMQPS://u:p@host:/v", "host", 5671, "u", "p", true, "v"},
+    {"amqps://host:5672", "host", 5672, "guest", "guest", false, "/"},
+    {"amqp://u:p@host?heartbeat=5", "host", 5672, "u", "p", true, "/"},
+    {"amqp://host/?heartbeat=5", "host", 5672, "guest", "guest", false, ""},
+    {"amqp://u:p%3F@host/v%3f?heartbeat=5", "host", 5672, "u", "p?", true, "v?"},
 };
 
 TEST(BrokerUri, AcceptsTheSpecification) {
@@ -57,6 +63,10 @@ TEST(BrokerUri, AcceptsTheSpecification) {
         EXPECT_EQ(uri->password, expected.password) << expected.text;
         EXPECT_EQ(uri->has_password, expected.has_password) << expected.text;
         EXPECT_EQ(uri->vhost, expected.vhost) << expected.text;
+        EXPECT_EQ(uri->has_user, std::string(expected.text).find('@') != std::string::npos)
+            << expected.text;
+        EXPECT_EQ(uri->tls.has_value(), expected.text[4] == 's' || expected.text[4] == 'S')
+            << expected.text;
     }
 }
 
@@ -72,34 +82,12 @@ const Refused REFUSED[] = {
     {"http://host", "does not begin with amqp://"},
     {"://host", "does not begin with amqp://"},
     {" amqp://host", "does not begin with amqp://"},
+    {"amqpss://host", "does not begin with amqp://"},
+    {"amqp:/host", "does not begin with amqp://"},
+    {"amqp://u:a?b@h", "%3F"},
+    {"amqp://u:1?sslcert=b@h", "%3F"},
     {"amqp://a,amqp://b", "%2C"},
     {"amqp://a,b", "%2C"},
-    {"amqp://host?heartbeat", "no = and value"},
-    {"amqp://host?heartbeat=-1", "heartbeat must be a number"},
-    {"amqp://host?heartbeat=65536", "heartbeat must be a number from 0 to 65535"},
-    {"amqp://host?heartbeat=5&heartbeat=6", "given twice"},
-    {"amqp://host?connection_timeout=0", "at least 1 ms"},
-    {"amqp://host?channel_max=2", "at least 3"},
-    {"amqp://host?colour=red", "no parameter \"colour\""},
-    {"amqp://host?sslmode=require", "needs amqps://"},
-    {"amqp://host?cacertfile=/a", "needs amqps://"},
-    {"amqps://host?sslmode=disable", "never falls back"},
-    {"amqps://host?sslmode=prefer", "never falls back"},
-    {"amqps://host?verify=maybe", "verify_peer or verify_none"},
-    {"amqps://host?sslmode=verify-full&verify=verify_none", "contradict"},
-    {"amqps://host?sslmode=require&verify=verify_peer", "contradict"},
-    {"amqps://host?sslrootcert=/a&cacertfile=/b", "given twice"},
-    {"amqps://host?sslcert=/a", "together"},
-    {"amqps://host?keyfile=/a", "together"},
-    {"amqps://host?sslrootcert=", "is empty"},
-    {"amqps://host?sslrootcert=%zz", "two hexadecimal digits"},
-    {"amqps://host?ssl_min_protocol_version=TLSv1.1", "not safe"},
-    {"amqps://host?password=s3cret", "outbox_drainer.password_file"},
-    {"amqps://host?sslpassword=s3cret", "outbox_drainer.password_file"},
-    {"amqps://host?auth_mechanism=external", "needs amqps:// with sslcert"},
-    {"amqp://host?auth_mechanism=external", "needs amqps:// with sslcert"},
-    {"amqps://u:p@host?auth_mechanism=external&sslcert=/c&sslkey=/k", "no meaning"},
-    {"amqps://host?auth_mechanism=kerberos", "plain or external"},
     {"amqp://ho st", "space"},
     {"amqp://host\n", "control character"},
     {"amqp://host#x", "%23"},
@@ -179,7 +167,16 @@ const Redacted REDACTED[] = {
     {"amqps://user:s3cret@host:5671/v", "amqps://user:****@host:5671/v"},
     {"amqp://user:s3cret@a, amqps://b:1 ,amqp://user:s3cret@b?heartbeat=5",
      "amqp://user:****@a, amqps://b:1 ,amqp://user:****@b?heartbeat=5"},
+    {"amqp://s3cretuser:s3cret@a, amqp://b", "amqp://s3cretuser:****@a, amqp://b"},
+    {"amqps://user:s3cret@host?sslmode=require", "amqps://user:****@host?sslmode=require"},
     // Refused texts: the login is hidden whole, the place is shown when it reads as one.
+    {"amqps://user:s3cret@host:5671/v?x=1", "amqps://****@host:5671/v?****"},
+    {"amqps://host/v?password=s3cret", "amqps://host/v?****"},
+    {"amqps://user:1?password=s3cret", "amqps://user:1?****"},
+    {"amqp://user:1?s3cret=a@host", "amqp://****@host"},
+    {"amqp://user:s3%cret@a,amqp://user:1234", "amqp://****@****"},
+    {"amqp://user:12,34", "amqp://****"},
+    {"amqp://user:s3cret@a,", "amqp://****@****"},
     {"amqp://user:12,s3cret@host", "amqp://****@host"},
     {"amqps://host:5671/v", "amqps://host:5671/v"},
     {"amqps://user:s3cret@host/v?password=s3cret", "amqps://****@host/v?****"},
@@ -206,60 +203,6 @@ TEST(BrokerUri, RedactsSecretsOutOfAnything) {
     }
 }
 
-BrokerUri parsed(const char* text) {
-    const auto result = parse_broker_uri(text);
-    if (const auto* error = std::get_if<UriError>(&result)) {
-        ADD_FAILURE() << text << ": " << error->reason;
-        return {};
-    }
-    return std::get<BrokerUri>(result);
-}
-
-TEST(BrokerUri, AmqpsVerifiesEverythingUnlessToldOtherwise) {
-    const BrokerUri uri = parsed("amqps://host");
-    EXPECT_EQ(uri.port, 5671);
-    ASSERT_TRUE(uri.tls.has_value());
-    EXPECT_EQ(*uri.tls, TlsOptions{});
-    EXPECT_EQ(uri.tls->mode, SslMode::verify_full);
-    EXPECT_FALSE(parsed("amqp://host").tls.has_value());
-}
-
-TEST(BrokerUri, TakesTheWordsOfLibpqAndOfRabbitMQ) {
-    TlsOptions expected;
-    expected.mode = SslMode::verify_ca;
-    expected.root_cert = "/etc/a b.pem";
-    expected.cert = "/c";
-    expected.key = "/k";
-    expected.min_version = TlsVersion::tls_1_3;
-    expected.server_name = "rabbit";
-    EXPECT_EQ(parsed("amqps://h?sslmode=verify-ca&sslrootcert=/etc/a%20b.pem&sslcert=/c&sslkey=/k"
-                     "&ssl_min_protocol_version=TLSv1.3&server_name_indication=rabbit")
-                  .tls,
-              expected);
-    expected.mode = SslMode::verify_full;
-    expected.min_version = TlsVersion::tls_1_2;
-    EXPECT_EQ(parsed("amqps://h/v?cacertfile=/etc/a%20b.pem&certfile=/c&keyfile=/k"
-                     "&verify=verify_peer&server_name_indication=rabbit")
-                  .tls,
-              expected);
-    EXPECT_EQ(parsed("amqps://h?verify=verify_none").tls->mode, SslMode::require);
-    EXPECT_EQ(parsed("amqps://h?verify=verify_peer&sslmode=verify-ca").tls->mode,
-              SslMode::verify_ca);
-}
-
-TEST(BrokerUri, TakesTheOtherParameters) {
-    const BrokerUri uri =
-        parsed("amqp://h?heartbeat=7&connection_timeout=1500&channel_max=9&auth_mechanism=plain");
-    EXPECT_EQ(uri.heartbeat, Duration{7000});
-    EXPECT_EQ(uri.connect_timeout, Duration{1500});
-    EXPECT_EQ(uri.channel_max, 9);
-    EXPECT_EQ(uri.auth, AuthMechanism::plain);
-    const BrokerUri external =
-        parsed("amqps://shop@h?auth_mechanism=external&sslcert=/c&sslkey=/k");
-    EXPECT_EQ(external.auth, AuthMechanism::external);
-    EXPECT_TRUE(external.has_user);
-}
-
 TEST(BrokerList, KeepsTheOrder) {
     const auto result = parse_broker_list("amqp://a , amqps://b:1,amqp://c/v");
     ASSERT_TRUE(std::holds_alternative<std::vector<BrokerUri>>(result));
@@ -277,10 +220,17 @@ TEST(BrokerList, NamesTheUriThatIsWrong) {
         const char* text;
         const char* reason;
     };
-    for (const Case& c : {Case{"amqp://a,http://b", "in the 2nd of 2 URIs, it does not begin"},
-                          Case{"amqp://a,,amqp://b", "in the 2nd of 3 URIs, nothing is written"},
-                          Case{"amqp://a,", "in the 2nd of 2 URIs, nothing is written"},
-                          Case{"http://b", "it does not begin"}, Case{"", "it does not begin"}}) {
+    for (const Case& c :
+         {Case{"amqp://a,http://b", "in the 2nd of 2 URIs, it does not begin"},
+          Case{"amqp://a,,amqp://b", "in the 2nd of 3 URIs, nothing is written"},
+          Case{"amqp://a,", "in the 2nd of 2 URIs, nothing is written"},
+          Case{",amqp://a", "in the 1st of 2 URIs, nothing is written"},
+          Case{"amqp://a,amqp://b:x", "in the 2nd of 2 URIs, the port"},
+          Case{"amqp://a,amqp://a,amqp://b/%", "in the 3rd of 3 URIs, the vhost"},
+          // A comma in a password, whose first half reads as a port.
+          Case{"amqp://u:12,34@h", "what follows the 1st comma does not begin"},
+          Case{"amqp://a,amqp://u:1?s=2,3@h", "what follows the 2nd comma does not"},
+          Case{"http://b", "it does not begin"}, Case{"", "it does not begin"}}) {
         const auto result = parse_broker_list(c.text);
         ASSERT_TRUE(std::holds_alternative<UriError>(result)) << c.text;
         EXPECT_EQ(std::get<UriError>(result).reason.find(c.reason), 0U)
@@ -298,10 +248,11 @@ TEST(BrokerUri, DisplayNameCarriesNoLogin) {
         const char* text;
         const char* name;
     };
-    for (const Case& c : {Case{"amqp://user:s3cret@host:1234/orders", "host:1234/orders"},
-                          Case{"amqp://", "localhost:5672//"}, Case{"amqp://host/", "host:5672/"},
-                          Case{"amqp://[::1]:1/v", "[::1]:1/v"},
-                          Case{"amqp://h/a%0A%25%C3%A9", "h:5672/a%0A%25%C3%A9"}}) {
+    for (const Case& c :
+         {Case{"amqp://user:s3cret@host:1234/orders", "host:1234/orders"},
+          Case{"amqp://", "localhost:5672//"}, Case{"amqp://host/", "host:5672/"},
+          Case{"amqp://[::1]:1/v", "[::1]:1/v"}, Case{"amqps://h/v?heartbeat=1", "h:5671/v"},
+          Case{"amqp://h/a%0A%25%C3%A9", "h:5672/a%0A%25%C3%A9"}}) {
         const auto result = parse_broker_uri(c.text);
         ASSERT_TRUE(std::holds_alternative<BrokerUri>(result)) << c.text;
         EXPECT_EQ(display_name(std::get<BrokerUri>(result)), c.name);

@@ -3,64 +3,101 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <variant>
 
 namespace outbox {
 namespace {
 
-BrokerUri broker() {
-    BrokerUri uri;
-    uri.host = "rabbit.example";
-    uri.port = 5671;
-    uri.vhost = "/shop";
-    uri.user = "app";
-    return uri;
+BrokerUri broker(const std::string& text = "amqp://shop@rabbit.example:5673/orders") {
+    const auto parsed = parse_broker_uri(text);
+    EXPECT_TRUE(std::holds_alternative<BrokerUri>(parsed)) << text;
+    return std::get<BrokerUri>(parsed);
 }
 
-std::string password(std::string_view text, const BrokerUri& uri = broker()) {
-    const auto found = find_password(text, uri);
-    const auto* none = std::get_if<NoPassword>(&found);
-    return none != nullptr ? "(" + none->reason + ")" : std::get<std::string>(found);
+/// The password, or "!" and the reason.
+std::string found(std::string_view text, const BrokerUri& uri = broker()) {
+    auto result = find_password(text, uri);
+    if (const auto* error = std::get_if<NoPassword>(&result)) {
+        return "!" + error->reason;
+    }
+    return std::get<std::string>(result);
 }
 
-TEST(PasswordLines, OneLineIsThePassword) {
-    EXPECT_EQ(password("s3cret"), "s3cret");
-    EXPECT_EQ(password("s3cret\n"), "s3cret");
-    EXPECT_EQ(password("s3cret\r\n\n"), "s3cret");
-    EXPECT_EQ(password("\n  s3 cret#"), "  s3 cret#") << "blanks belong to it";
-    EXPECT_EQ(password("a:b:c:d"), "a:b:c:d");
-    EXPECT_EQ(password("#s3cret"), "#s3cret");
-    EXPECT_EQ(password("back\\slash"), "back\\slash");
+TEST(PasswordLines, OneLineIsThePasswordAsItIs) {
+    for (const char* password : {"s3cret", " s3cret ", "  s3 cret#", "back\\slash", "a:b:c:d",
+                                 "\\:", "a\\", "#s3cret", "*", "p\xc3\xa4ss", "a\\:b:c:d:e"}) {
+        EXPECT_EQ(found(password), password);
+        EXPECT_EQ(found(std::string(password) + "\n"), password);
+        EXPECT_EQ(found(std::string(password) + "\r\n"), password);
+        EXPECT_EQ(found("\n" + std::string(password) + "\n \n\n"), password);
+    }
 }
 
-TEST(PasswordLines, TheFirstLineThatFitsIsTaken) {
-    EXPECT_EQ(password("# brokers\n"
-                       "other:5671:/shop:app:no\n"
-                       "rabbit.example:5672:/shop:app:no\n"
-                       "rabbit.example:5671:/:app:no\n"
-                       "rabbit.example:5671:/shop:root:no\n"
-                       "rabbit.example:*:/shop:app:yes\n"
-                       "*:*:*:*:late\n"),
-              "yes");
-    EXPECT_EQ(password("*:*:*:*:any"), "any");
-    EXPECT_EQ(password("*:*:*:*:any:with:colons"), "any:with:colons");
-    EXPECT_EQ(password("*:*:*:*:a\\:b\\\\c\r\n"), "a:b\\c");
+TEST(PasswordLines, TheFirstLineThatFitsCounts) {
+    EXPECT_EQ(found("rabbit.example:5673:orders:shop:right\n"), "right");
+    EXPECT_EQ(found("rabbit.example:5673:orders:shop:right"), "right");
+    EXPECT_EQ(found("# rabbit.example:5673:orders:shop:wrong\r\n"
+                    "\r\n"
+                    "other.example:5673:orders:shop:wrong\r\n"
+                    "rabbit.example:5672:orders:shop:wrong\r\n"
+                    "rabbit.example:5673:order:shop:wrong\r\n"
+                    "rabbit.example:5673:orders:shops:wrong\r\n"
+                    "rabbit.example:5673:orders:shop:right\r\n"
+                    "*:*:*:*:wrong\r\n"),
+              "right");
+    EXPECT_EQ(found("*:*:*:*:right\nrabbit.example:5673:orders:shop:wrong\n"), "right");
+    EXPECT_EQ(found("*:5673:*:shop:right"), "right");
+    EXPECT_EQ(found("Rabbit.EXAMPLE:*:*:*:right"), "right");
 }
 
-TEST(PasswordLines, AFieldMayHoldColons) {
-    BrokerUri uri = broker();
-    uri.host = "::1";
-    EXPECT_EQ(password("\\:\\:1:5671:/shop:app:six", uri), "six");
+TEST(PasswordLines, EscapesAreTakenOff) {
+    EXPECT_EQ(found("*:*:*:*:a\\:b\\\\c\\d"), "a:b\\cd");
+    EXPECT_EQ(found("*:*:*:*:a:b:"), "a:b:");
+    EXPECT_EQ(found("*:*:*:*:a\\"), "a\\");
+    const BrokerUri odd = broker("amqp://u%3Ax%5C@[::1]/%2F");
+    EXPECT_EQ(found("\\:\\:1:5672:/:u\\:x\\\\:right", odd), "right");
+    // An escaped star is a star, and fields are not encoded as in a URI.
+    EXPECT_EQ(found("\\*:*:*:*:wrong\n*:*:*:*:right", broker("amqp://x@*")), "wrong");
+    EXPECT_EQ(found("\\*:*:*:*:wrong\n*:*:*:*:right"), "right");
+    EXPECT_EQ(found("*:*:%2F:*:wrong\n*:*:/:*:right", broker("amqp://h")), "right");
+    EXPECT_EQ(found("*:*::*:right", broker("amqp://h/")), "right");
 }
 
-TEST(PasswordLines, SaysWhatIsMissingAndQuotesNothing) {
-    const std::string missing = password("other:1:/:u:s3cret\n\n");
-    EXPECT_EQ(missing,
-              "(has no line for host \"rabbit.example\", port 5671, vhost \"/shop\", user "
-              "\"app\" (lines are host:port:vhost:user:password))");
-    EXPECT_EQ(password(""), "(is empty)");
-    EXPECT_EQ(password("\n\r\n"), "(is empty)");
-    EXPECT_EQ(password(std::string_view("s3\0cret", 7)), "(contains a NUL byte)");
-    EXPECT_EQ(password("s3cret\nmore").find("s3cret"), std::string::npos);
+TEST(PasswordLines, TheDefaultsOfTheUriCount) {
+    EXPECT_EQ(found("localhost:5672:/:guest:right\n", broker("amqp://")), "right");
+    EXPECT_EQ(found("localhost:5671:/:guest:right\n", broker("amqps://")), "right");
+}
+
+TEST(PasswordLines, WithoutALineThatFitsThePasswordOfTheUriCounts) {
+    EXPECT_EQ(found("other:*:*:*:wrong\n", broker("amqp://u:own@h")), "own");
+    EXPECT_EQ(found("h:*:*:*:right\n", broker("amqp://u:own@h")), "right");
+    EXPECT_EQ(found("right\n", broker("amqp://u:own@h")), "right");
+}
+
+TEST(PasswordLines, SaysWhatIsMissing) {
+    const std::string here = "host \"rabbit.example\", port 5673, vhost \"orders\", user \"shop\"";
+    EXPECT_EQ(found("other:*:*:*:s3cret\n"),
+              "!has no line for " + here + " (lines are host:port:vhost:user:password)");
+    EXPECT_EQ(found("# the password\ns3cret\n"),
+              "!has no line for " + here + " (line 2 is not host:port:vhost:user:password)");
+    EXPECT_EQ(found("\nrabbit.example:5673:orders:shop:\n*:*:*:*:s3cret\n"),
+              "!has no password in line 2, the first for " + here);
+    // What a URI may name is not always fit for a log.
+    EXPECT_EQ(found("a:*:*:*:s3cret\n", broker("amqp://a%0Ab@h/%C3%A4")),
+              "!has no line for host \"h\", port 5672, vhost \"%C3%A4\", user \"a%0Ab\" (lines "
+              "are host:port:vhost:user:password)");
+    EXPECT_EQ(found(""), "!is empty");
+    EXPECT_EQ(found("\r\n \t\n"), "!is empty");
+    EXPECT_EQ(found(std::string_view("s3c\0ret", 7)), "!contains a NUL byte");
+}
+
+TEST(PasswordLines, ReasonsNeverRepeatALine) {
+    for (const char* text : {"s3cret\ns3cret\n", "other:*:*:*:s3cret", "s3cret:*:*:*:s3cret",
+                             "a:b:c:d:s3cret\ns3cret:x", "*:*:*:s3cret:s3cret\n#s3cret"}) {
+        const std::string reason = found(text);
+        ASSERT_EQ(reason.front(), '!') << text;
+        EXPECT_EQ(reason.find("s3cret"), std::string::npos) << reason;
+    }
 }
 
 }  // namespace

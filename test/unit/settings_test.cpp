@@ -36,6 +36,7 @@ TEST(Settings, ValuesAtTheirLimitsWork) {
         [](DrainSettings& s) { s.exchange = ""; },
         [](DrainSettings& s) { s.exchange = std::string(255, 'x'); },
         [](DrainSettings& s) { s.broker_uri = "amqp://app@broker.example/orders"; },
+        [](DrainSettings& s) { s.broker_uri = "amqps://a?sslmode=verify-ca, amqp://b"; },
         [](DrainSettings& s) { s.max_attempts = 0, s.publish_rate = 0; },
         [](DrainSettings& s) { s.retention = s.dead_retention = Duration{0}; },
         [](DrainSettings& s) { s.batch_size = 1, s.pipeline_depth = 1, s.batch_bytes = 1; },
@@ -75,6 +76,7 @@ TEST(Settings, RefusesValuesThatCannotWork) {
         {"retry_backoff_multiplier", [](DrainSettings& s) { s.retry.multiplier = INFINITY; }},
         {"exchange", [](DrainSettings& s) { s.exchange = std::string(256, 'x'); }},
         {"broker_uri", [](DrainSettings& s) { s.broker_uri = "http://broker"; }},
+        {"broker_uri", [](DrainSettings& s) { s.broker_uri = "amqp://a,amqp://b:x"; }},
     };
     for (const Case& c : cases) {
         const std::optional<std::string> problem = problem_after(c.change);
@@ -109,7 +111,9 @@ TEST(Settings, FirstRetryMustNotExceedTheLast) {
 TEST(Settings, NeverShowsAPassword) {
     for (const char* uri :
          {"amqp://app:s3cret@host:port/", "amqp://app:s3/cret@host", "amqps://app:s3,cret@host",
-          "amqp://app:s3%cret@host", "amqp://app:s3cret@host?heartbeat=x"}) {
+          "amqps://app:s3cret@host?x=1", "amqp://app:s3%cret@host",
+          "amqp://app:s3cret@host?heartbeat=0", "amqp://app:s3cret@a,amqp://app:s3cret@b:x",
+          "amqp://app:1,s3cret@host"}) {
         const std::optional<std::string> problem =
             problem_after([uri](DrainSettings& s) { s.broker_uri = uri; });
         ASSERT_TRUE(problem) << uri;
