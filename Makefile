@@ -5,7 +5,7 @@ BUILD ?= build
 
 # These goals bring their own PostgreSQL or need none, so they work before pg_config is installed. Other
 # goals of the same command line are given to a make of their own, which reads PGXS.
-helper_goals := help clean demo check check-long unit lint
+helper_goals := help clean demo check check-long unit soak lint
 
 ifneq ($(filter $(helper_goals),$(MAKECMDGOALS)),)
 
@@ -21,6 +21,7 @@ help:
 	@echo 'make check              run every test with throwaway servers; ends with "N passed, N failed"'
 	@echo 'make check-long         the same with the long variants of the tests'
 	@echo 'make unit               unit tests only (CMake, GoogleTest)'
+	@echo 'make soak               the deterministic simulation for long (SEED=n STEPS=n; the last line depends on these alone)'
 	@echo 'make lint               formatting, layer rules, clang-tidy'
 	@echo 'make clean              remove what was built'
 
@@ -43,6 +44,12 @@ unit:
 	cmake -S . -B $(BUILD)/unit -DCMAKE_BUILD_TYPE=Debug
 	cmake --build $(BUILD)/unit -j 2
 	ctest --test-dir $(BUILD)/unit --output-on-failure -j 2
+
+# Optimised, and only what it needs.
+soak:
+	@cmake -S . -B $(BUILD)/soak -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@cmake --build $(BUILD)/soak -j 2 --target drain_soak_test >/dev/null
+	@OUTBOX_SEED='$(SEED)' OUTBOX_SOAK_STEPS='$(or $(STEPS),1000000)' $(BUILD)/soak/drain_soak_test
 
 lint:
 	@BUILD='$(BUILD)' scripts/lint.sh

@@ -62,7 +62,13 @@ simple_step() {
     fi
 }
 
-step_build() { simple_step build make -j"$jobs" WERROR=1 install install-test-module; }
+install_library() { make -j"$jobs" WERROR=1 "$@" install install-test-module; }
+names_inject_fault() { grep -qaF outbox_drainer.inject_fault outbox_drainer.so; }
+
+# What users get, and what the TAP tests need: a library whose drainers can be made to fail. The first must have
+# nothing of that, which is seen in the same way as that the second has it.
+build_release() { install_library && ! names_inject_fault; }
+build_inject() { install_library INJECT=1 && names_inject_fault; }
 step_clang() { simple_step clang make -j"$jobs" WERROR=1 BUILD=build/clang CXX=clang++ objects; }
 step_layers() { simple_step layers scripts/check-layers.pl; }
 step_format() { simple_step format scripts/lint.sh format; }
@@ -233,21 +239,21 @@ step_tap() {
     return $ok
 }
 
-# Builds and installs the extension, once.
-built=no
+# Builds and installs the extension in a variant, release or inject, unless it is there.
+installed=
 ensure_built() {
-    if [ "$built" = no ]; then
-        built=yes
-        step_build || built=failed
-    fi
-    [ "$built" = yes ]
+    [ "$installed" != "$1" ] || return 0
+    [ "$installed" != "no $1" ] || return 1
+    installed=$1
+    simple_step "build $1" "build_$1" || installed="no $1"
+    [ "$installed" = "$1" ]
 }
 
-# A step that needs the extension; it fails without being run if that could not be built.
+# A step that needs the extension in a variant; it fails without being run if that could not be built.
 server_step() {
-    local name=$1
-    shift
-    if ! ensure_built; then
+    local variant=$1 name=$2
+    shift 2
+    if ! ensure_built "$variant"; then
         begin "$name"
         finish 0 1
         echo "not run: the extension could not be built"
@@ -258,12 +264,13 @@ server_step() {
 
 run_step() {
     case $1 in
-    build) ensure_built ;;
+    build) ensure_built release ;;
     clang | layers | format | unit | sanitize | fuzz) "step_$1" ;;
-    regress | isolation | tap) server_step "$1" ;;
-    sql/*.sql) server_step regress "$(basename "$1")" ;;
-    *.spec) server_step isolation "$(basename "$1")" ;;
-    *.pl) server_step tap "$1" ;;
+    regress | isolation) server_step release "$1" ;;
+    tap) server_step inject tap ;;
+    sql/*.sql) server_step release regress "$(basename "$1")" ;;
+    *.spec) server_step release isolation "$(basename "$1")" ;;
+    *.pl) server_step inject tap "$1" ;;
     *)
         echo "unknown step: $1" >&2
         exit 2

@@ -39,6 +39,7 @@ struct Connection::Impl {
     Progress connect(TcpConnect::Progress progress);
     Progress begin_session();
     Progress fail(Failure reason);
+    void drop();
 };
 
 Connection::Progress Connection::Impl::resolve(Resolver::Progress progress) {
@@ -82,11 +83,15 @@ Connection::Progress Connection::Impl::begin_session() {
 
 Connection::Progress Connection::Impl::fail(Failure reason) {
     failure = std::move(reason);
+    drop();
+    return Progress::failed;
+}
+
+void Connection::Impl::drop() {
     resolver.drop();
     tcp.drop();
     uri.forget();
     phase = Phase::closed;
-    return Progress::failed;
 }
 
 Connection::Connection() : impl_(std::make_unique<Impl>()) {}
@@ -165,8 +170,10 @@ void Connection::start_close() {
 }
 
 void Connection::close() {
+    Failure last = failure();
     impl_->session.close();
-    (void)impl_->fail({});
+    impl_->failure = std::move(last);
+    impl_->drop();
 }
 
 bool Connection::is_open() const {

@@ -130,9 +130,10 @@ std::string Handshake::stage() const {
 }
 
 Handshake::Progress Handshake::advance(Link& link, Channels& channels) {
+    int reads = Link::reads_at_once;
     while (step_ != Step::done) {
         amqp_frame_t frame;
-        switch (link.read(frame)) {
+        switch (link.read(frame, reads)) {
             case Link::Read::nothing:
                 return Progress::in_progress;
             case Link::Read::failed:
@@ -305,8 +306,11 @@ Handshake::Progress Handshake::fail(FailureClass failure_class, std::string text
 }
 
 Handshake::Progress Handshake::fail_read(const Link& link) {
-    const char* when = link.is_foreign() ? "" : " during the handshake";
-    return fail(link.failure().failure_class, link.failure().text + when);
+    // What TLS says of certificates is clear by itself.
+    const bool is_clear =
+        link.is_foreign() || link.failure().failure_class == FailureClass::configuration;
+    return fail(link.failure().failure_class,
+                link.failure().text + (is_clear ? "" : " during the handshake"));
 }
 
 Handshake::Progress Handshake::fail_unexpected(const amqp_frame_t& frame) {

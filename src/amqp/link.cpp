@@ -16,9 +16,6 @@ constexpr Duration no_heartbeat_wait{3'600'000};
 // What a frame may have before the peers have agreed on that: what rabbitmq-c takes then.
 constexpr std::size_t first_frame_max = 65536;
 
-// Reads of one call, so that a peer which sends without end does not keep us for ever.
-constexpr int max_reads = 16;
-
 constexpr char frame_end = static_cast<char>(AMQP_FRAME_END);
 constexpr std::size_t method_id_size = 4;
 constexpr std::size_t content_head_size = 12;  // class, weight, body size
@@ -70,10 +67,10 @@ Link::Read Link::fail(std::string text) {
     return Read::failed;
 }
 
-Link::Read Link::read(amqp_frame_t& frame) {
-    for (int reads = 0; reads < max_reads; ++reads) {
+Link::Read Link::read(amqp_frame_t& frame, int& reads) {
+    for (;; --reads) {
         const Read taken = take_frame(frame);
-        if (taken != Read::nothing) {
+        if (taken != Read::nothing || reads <= 0) {
             return taken;
         }
         switch (stream_.receive()) {
@@ -87,7 +84,6 @@ Link::Read Link::read(amqp_frame_t& frame) {
                 return Read::failed;
         }
     }
-    return take_frame(frame);
 }
 
 Link::Read Link::take_frame(amqp_frame_t& frame) {

@@ -36,9 +36,14 @@ class Link {
     Stream& stream() { return stream_; }
     const Stream& stream() const { return stream_; }
 
-    /// The next frame, if one has arrived. What the frame points to lives until recycle() of its
-    /// channel. Heartbeats are taken in here.
-    Read read(amqp_frame_t& frame);
+    /// How often a caller may take from the socket before it gives others their turn: a peer can
+    /// send without end.
+    static constexpr int reads_at_once = 16;
+    /// The next frame, if one has arrived. Takes from the socket `reads` times at most, and counts
+    /// that down. `nothing` leaves no whole frame behind, so that the socket tells when there is
+    /// more. What the frame points to lives until recycle() of its channel. Heartbeats are taken in
+    /// here.
+    Read read(amqp_frame_t& frame, int& reads);
     /// Frees what frames of the channel point to.
     void recycle(amqp_channel_t channel);
 

@@ -65,11 +65,8 @@ Session::Progress Session::advance_tls() {
     switch (link_.stream().secure()) {
         case Stream::Progress::in_progress:
             return Progress::in_progress;
-        case Stream::Progress::failed: {
-            Failure reason = link_.stream().failure();
-            reason.text += " in the TLS handshake";
-            return fail(std::move(reason));
-        }
+        case Stream::Progress::failed:
+            return fail(link_.stream().failure());
         case Stream::Progress::done:
             break;
     }
@@ -150,11 +147,13 @@ std::optional<Incoming> Session::poll() {
     return first;
 }
 
-// Reads frames until there is something to tell. False: nothing more has arrived.
+// Reads frames until there is something to tell. False: nothing more has arrived, or so much that
+// means nothing that the rest is left for the next call.
 bool Session::read_next() {
+    int reads = Link::reads_at_once;
     while (pending_.empty()) {
         amqp_frame_t frame;
-        switch (link_.read(frame)) {
+        switch (link_.read(frame, reads)) {
             case Link::Read::nothing:
                 return false;
             case Link::Read::failed:
@@ -198,7 +197,7 @@ void Session::take_connection_method(const amqp_frame_t& frame) {
 // then the answer comes first, lest it is asked again.
 void Session::take_close(const amqp_connection_close_t& close) {
     if (std::optional<Answer> answer = channels_.take_close(close)) {
-        pending_.push_back(*std::move(answer));
+        pending_.emplace_back(*std::move(answer));
     }
     pending_.emplace_back(Closed{failure_of(close)});
     broker_said_why_ = true;
@@ -270,7 +269,7 @@ bool Session::ask(const Question& question) {
         case Channels::Asked::too_long: {
             Answer answer;
             answer.text = "a name or the arguments are too long";
-            pending_.push_back(std::move(answer));
+            pending_.emplace_back(std::move(answer));
             return true;
         }
         case Channels::Asked::sent:

@@ -106,9 +106,8 @@ Stream::Read Stream::receive() {
         return Read::nothing;
     }
     if (got <= 0) {
-        failure_ = {FailureClass::infrastructure,
-                    got == 0 ? "broker closed the connection"
-                             : std::string("connection lost: ") + std::strerror(errno)};
+        note_loss(got == 0 ? "broker closed the connection"
+                           : std::string("connection lost: ") + std::strerror(errno));
         ended_ = true;
         return Read::failed;
     }
@@ -220,10 +219,16 @@ std::ptrdiff_t Stream::send(std::string_view bytes) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
         return 0;
     }
-    failure_ = {FailureClass::infrastructure,
-                std::string("connection lost: ") + std::strerror(errno)};
+    note_loss(std::string("connection lost: ") + std::strerror(errno));
     give_up_sending();
     return -1;
+}
+
+void Stream::note_loss(std::string text) {
+    if (tls_ != nullptr && !secured_) {
+        text += " in the TLS handshake";
+    }
+    failure_ = {FailureClass::infrastructure, std::move(text)};
 }
 
 // What was being sent can never be completed, so nothing may follow it.

@@ -67,6 +67,7 @@ class Stream {
     bool send_cipher();
     // How much of the bytes the socket took: none if it is full. -1: it failed.
     std::ptrdiff_t send(std::string_view bytes);
+    void note_loss(std::string text);
     void give_up_sending();
 
     int fd_ = -1;

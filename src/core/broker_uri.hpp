@@ -14,7 +14,7 @@ namespace outbox {
 
 /// How much of the broker's certificate is checked, in libpq's words.
 enum class SslMode : std::uint8_t {
-    require,      ///< encrypted, whoever it is
+    require,      ///< encrypted, whoever it is; with a root_cert file like verify_ca, as libpq does
     verify_ca,    ///< its certificate comes from a trusted authority
     verify_full,  ///< and is for the host that was asked for
 };

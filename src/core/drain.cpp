@@ -30,6 +30,14 @@ Command Drain::next(Time now) {
     if (blocked_) {
         last_blocked_ = now;
     }
+    if (nacks_.wants_another() && in_flight() == 0 && link_ == Link::up && !stopping_) {
+        nacks_.renewed(now);
+        return {.kind = Command::Kind::disconnect,
+                .until = now,
+                .reason =
+                    "it refused again what it had refused before; another connection may do "
+                    "better"};
+    }
     if (std::optional<std::string> reason = fault(now)) {
         return {.kind = Command::Kind::disconnect, .until = now, .reason = *reason};
     }
@@ -103,15 +111,16 @@ void Drain::connected(Time now, std::size_t send_buffer_bytes) {
 }
 
 void Drain::connection_lost(Time now, bool configuration, std::string_view why, bool by_publish) {
-    if (by_publish) {
+    const bool by_message = by_publish && in_flight() > 0;
+    if (by_message) {
         accuse_unconfirmed(now, why);
     }
-    // A replay to an exchange that is missing says nothing of the broker.
+    // What a message brought about says nothing of the broker.
     const bool by_replay = replay_.lost(now, why);
     const bool was_healthy = link_ == Link::up && now - link_since_ >= HEALTHY_AFTER;
     reconnect_.failed(now, configuration && !by_replay, was_healthy, random_);
     connection_closed(now);
-    if (by_replay) {
+    if (by_replay || by_message) {
         reconnect_.hurry(now);
     }
 }
@@ -124,6 +133,7 @@ void Drain::connection_closed(Time now) {
     give_up_sent();
     give_up_unsent();
     forget_isolation();
+    nacks_.forget();
 }
 
 void Drain::blocked() {
@@ -288,6 +298,7 @@ void Drain::settle_row(Time now, std::size_t index, bool ack) {
         to_renew_--;
     }
     if (!ack) {
+        nacks_.nacked(now, row.event->seq);
         fail(now, index, "nack", "the broker refused the message");
     } else if (row.returned) {
         fail(now, index, "unroutable", std::exchange(row.error, {}));

@@ -22,6 +22,7 @@
 #include "core/event.hpp"
 #include "core/exchange_book.hpp"
 #include "core/group_queues.hpp"
+#include "core/nack_watch.hpp"
 #include "core/rate_limiter.hpp"
 #include "core/reconnect.hpp"
 #include "core/replay_lane.hpp"
@@ -411,6 +412,7 @@ class Drain {
 
     ExchangeBook exchanges_;
     CarefulWindow careful_;
+    NackWatch nacks_;
     std::set<std::int64_t> suspects_;  ///< by seq
     std::set<std::int64_t> accused_;   ///< those of having ended the whole connection
     std::size_t learnt_limit_ = 0;     ///< the broker's for a body; 0: not known

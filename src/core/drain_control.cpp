@@ -17,7 +17,10 @@ bool same_broker(const DrainSettings& a, const DrainSettings& b) {
 
 }  // namespace
 
+// What the settings name may have been mended too, a file for instance, so an attempt is due at
+// once.
 void Drain::configure(Time now, const DrainSettings& settings) {
+    reconnect_.hurry(now);
     if (settings == settings_) {
         next_settings_.reset();
         return;
@@ -35,7 +38,6 @@ void Drain::configure(Time now, const DrainSettings& settings) {
         now_settings.ordering = settings_.ordering;
         settings_ = now_settings;
     }
-    reconnect_.hurry(now);
     look_over_waiting();
     rate_.set_rate(settings_.publish_rate, sharers_);
     replay_.configure(settings_.ordering, settings_.retry);

@@ -76,8 +76,8 @@ bool Drain::is_silent() const {
 
 bool Drain::may_be_sent(const Row& row, Time now) const {
     const auto depth = static_cast<std::size_t>(settings_.pipeline_depth);
-    return link_ == Link::up && !blocked_ && !stopping_ && in_flight() < depth &&
-           in_flight() + published_ + failed_ + set_aside_ < 2 * depth &&
+    return link_ == Link::up && !blocked_ && !stopping_ && !nacks_.wants_another() &&
+           in_flight() < depth && in_flight() + published_ + failed_ + set_aside_ < 2 * depth &&
            now < batches_.at(row.batch).leased_at + lease_last_publish(settings_) &&
            rate_.next(now) <= now;
 }
@@ -85,7 +85,7 @@ bool Drain::may_be_sent(const Row& row, Time now) const {
 // Its rate bounds what it takes from the live lanes, so it goes first.
 const Event* Drain::next_replayed(Time now) {
     if (!may_replay_ || !may_publish_at_all() || !main_.open || is_silent() || blocked_ ||
-        is_leaving() || tags_.open_count() >= window()) {
+        is_leaving() || nacks_.wants_another() || tags_.open_count() >= window()) {
         return nullptr;
     }
     const Event* event = replay_.next(now);

@@ -9,7 +9,8 @@ namespace {
 constexpr Duration PACE{1000};
 constexpr Backoff ROUND_BACKOFF{Duration{500}, 2, Duration{30000}};
 constexpr Duration CONFIGURATION_DELAY{10000};
-// Many servers that lose one broker must not all come to the next one in the same instant.
+// Many servers that lose one broker must not all come to the next one in the same instant; and what
+// a cluster has lost with a node, a queue's leader, takes it a moment to replace.
 constexpr double TURN_JITTER_MS = 250;
 
 }  // namespace
@@ -34,7 +35,7 @@ void Reconnect::failed(Time now, bool configuration, bool was_healthy, Random& r
     broker_ = (broker_ + 1) % count_;
     failures_++;
     misconfigured_ += configuration ? 1 : 0;
-    Duration delay{static_cast<Duration::rep>(random.unit() * TURN_JITTER_MS)};
+    Duration delay = PACE + Duration{static_cast<Duration::rep>(random.unit() * TURN_JITTER_MS)};
     if (failures_ % count_ == 0) {
         delay = ROUND_BACKOFF.delay(static_cast<std::int64_t>(failures_ / count_), random);
         if (misconfigured_ == count_) {

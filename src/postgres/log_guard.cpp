@@ -45,7 +45,7 @@ void redact_change(ErrorData& line) {
 }
 
 void guard_log(ErrorData* line) {
-    if (!IsUnderPostmaster && is_change_of_uri(*line)) {
+    if (is_change_of_uri(*line)) {
         redact_change(*line);
     }
     if (statement_may_hold_secret()) {

@@ -121,7 +121,6 @@ ExitReason Drainer::run() {
                 return stored_settings_changed_ ? ExitReason::settings_changed
                                                 : ExitReason::stopped;
         }
-        report();
     }
 }
 

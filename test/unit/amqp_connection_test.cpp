@@ -184,6 +184,36 @@ TEST(AmqpConnection, SocketClosedOrReset) {
     }
 }
 
+TEST(AmqpConnection, HalfClosedIsClosed) {
+    std::promise<void> done;
+    Broker broker([&](Peer& peer) {
+        (void)peer.handshake();
+        peer.send_ack(1);
+        peer.shut_down_sending();
+        done.get_future().wait();
+    });
+    Client client;
+    EXPECT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
+    EXPECT_TRUE(client.next_as<Confirm>().has_value());
+    EXPECT_EQ(client.next_as<Closed>().value_or(Closed{}).failure.text,
+              "broker closed the connection");
+    done.set_value();
+}
+
+TEST(AmqpConnection, TheFailureStaysAfterTheClose) {
+    Broker broker([](Peer& peer) {
+        (void)peer.handshake();
+        peer.send_connection_close(320, "CONNECTION_FORCED");
+        peer.wait_for_close();
+    });
+    Client client;
+    ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
+    EXPECT_TRUE(client.next_as<Closed>().has_value());
+    client.connection.close();
+    client.connection.close();
+    EXPECT_EQ(client.failure(), "CONNECTION_FORCED");
+}
+
 TEST(AmqpConnection, BlockedAndUnblocked) {
     Broker broker([](Peer& peer) {
         (void)peer.handshake();
@@ -244,6 +274,33 @@ TEST(AmqpHeartbeat, BothSidesKeepItAlive) {
     ASSERT_EQ(client.connect(broker.port(), options), Progress::ready) << client.failure();
     EXPECT_TRUE(client.next_as<Confirm>().has_value());
     EXPECT_EQ(received, 6);
+}
+
+TEST(AmqpHeartbeat, NoneIsAddedToWhatTheBrokerDoesNotRead) {
+    std::promise<void> done;
+    Broker broker(
+        [&](Peer& peer) {
+            (void)peer.handshake({2047, 131072, 1});
+            const auto ended = done.get_future();
+            while (ended.wait_for(200ms) != std::future_status::ready) {
+                peer.send_frame(8, 0, "");
+            }
+        },
+        4096);
+    Options options = Client::default_options();
+    options.heartbeat = 1s;
+    Client client;
+    EXPECT_EQ(client.connect(broker.port(), options), Progress::ready) << client.failure();
+    EXPECT_EQ(client.publish(std::string(10'000'000, 'b')), 1U);
+    (void)client.next(300ms);  // until the kernel's buffers are full
+    const std::size_t unsent = client.connection.unsent_bytes();
+    EXPECT_GT(unsent, 0U);
+    EXPECT_FALSE(client.next(1500ms).has_value());
+    EXPECT_LE(client.connection.unsent_bytes(), unsent);
+    EXPECT_TRUE(client.connection.is_open());
+    EXPECT_GT(client.connection.max_wait(), 0ms);
+    client.connection.close();
+    done.set_value();
 }
 
 TEST(AmqpHeartbeat, PublishAfterALongPauseDoesNotWait) {

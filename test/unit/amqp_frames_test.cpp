@@ -2,6 +2,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -337,6 +340,34 @@ TEST(AmqpFrames, OneThatNeverEndsIsNotWaitedFor) {
         ASSERT_FALSE(client.poll().has_value());
     }
     EXPECT_TRUE(client.connection.is_open());
+}
+
+TEST(AmqpFrames, WithoutEndTheyKeepNobody) {
+    for (const bool heartbeats : {false, true}) {
+        std::atomic<bool> enough = false;
+        fake::Broker broker([&](Peer& peer) {
+            (void)peer.handshake();
+            peer.send_return(~std::uint64_t{0});
+            std::string burst;
+            for (int i = 0; i < 1000; ++i) {
+                burst += (heartbeats ? frame(heartbeat_frame, 0, "")
+                                     : frame(body_frame, 1, std::string(2000, 'x')))
+                             .bytes();
+            }
+            while (!enough) {
+                peer.send(burst);
+            }
+        });
+        Client client;
+        ASSERT_EQ(client.connect(broker.port()), Progress::ready) << client.failure();
+        const auto until = Clock::now() + 300ms;
+        while (Clock::now() < until) {
+            ASSERT_FALSE(client.poll().has_value());
+        }
+        EXPECT_TRUE(client.connection.is_open());
+        enough = true;
+        client.connection.close();
+    }
 }
 
 TEST(AmqpFrames, ByteByByteThroughASocket) {

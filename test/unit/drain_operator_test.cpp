@@ -47,6 +47,7 @@ TEST(DrainOperator, AnotherBrokerIsConnectedToOnceTheBatchInHandIsSettled) {
     ASSERT_EQ(command.kind, Kind::disconnect);
     EXPECT_EQ(command.reason, "");
     bench.drain.connection_closed(bench.now);
+    bench.now += Duration{1000};  // the pace of attempts
     bench.connect();
     bench.claim(1);
 }

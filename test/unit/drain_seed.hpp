@@ -16,8 +16,9 @@ namespace outbox::test {
 inline std::uint64_t base_seed() {
     static const std::uint64_t seed = [] {
         const char* text = std::getenv("OUTBOX_SEED");
-        const std::uint64_t value =
-            text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
+        const std::uint64_t value = text != nullptr && *text != '\0'
+                                        ? std::strtoull(text, nullptr, 10)
+                                        : std::random_device{}();
         std::cout << "OUTBOX_SEED=" << value << std::endl;
         return value;
     }();

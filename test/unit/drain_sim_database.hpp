@@ -180,7 +180,7 @@ class SimDatabase {
             row(before.seq).changing = false;
         }
         if (flush) {
-            not_flushed_.clear();
+            this->flush();
         } else {
             not_flushed_.insert(not_flushed_.end(), undo_.begin(), undo_.end());
         }
@@ -196,6 +196,7 @@ class SimDatabase {
             row(before->seq) = *before;
         }
         not_flushed_.clear();
+        floor = flushed_floor_;
         buckets = new_bucket_map();
     }
     void abort() {
@@ -256,7 +257,7 @@ class SimDatabase {
             }
         }
         if (commit && flush) {
-            not_flushed_.clear();
+            this->flush();
         }
         open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
     }
@@ -348,7 +349,7 @@ class SimDatabase {
         if (!is_at_hand(target) || !target.visible() || (!ended && !failed)) {
             return false;
         }
-        not_flushed_.clear();
+        flush();
         target.end = End::none;
         target.attempts = 0;
         target.refused = false;
@@ -372,7 +373,7 @@ class SimDatabase {
         if (waits || target.locked || !target.unended() || !target.token.empty()) {
             return false;
         }
-        not_flushed_.clear();
+        flush();
         target.end = End::discarded;
         target.next_attempt.reset();
         release_of_others(target, now);
@@ -381,7 +382,7 @@ class SimDatabase {
 
     /// An operator takes a claim away.
     void give_back(std::int64_t seq) {
-        not_flushed_.clear();
+        flush();
         row(seq).token.clear();
     }
 
@@ -390,7 +391,7 @@ class SimDatabase {
         if (!is_at_hand(row(seq)) || !row(seq).unended()) {
             return false;
         }
-        not_flushed_.clear();
+        flush();
         row(seq).deleted = true;
         clock++;
         return true;
@@ -445,6 +446,11 @@ class SimDatabase {
     std::set<std::string> alive;  ///< what the tokens of those who run begin with
 
   private:
+    void flush() {
+        not_flushed_.clear();
+        flushed_floor_ = floor;
+    }
+
     // In a transaction of its own, in the middle of another one.
     void release_of_others(const SimRow& member, Time now) {
         std::vector<SimRow> outer = std::exchange(undo_, {});
@@ -454,6 +460,7 @@ class SimDatabase {
     }
 
     std::vector<SimRow> undo_;
+    std::int64_t flushed_floor_ = 0;
     std::vector<SimRow> not_flushed_;  ///< how rows were before, oldest first
 };
 

@@ -128,6 +128,16 @@ class SimWorld {
         EXPECT_LE(ledger.duplicates(), ledger.may_be_sent_again);
     }
 
+    /// Rows that are neither published nor visibly at another end.
+    std::size_t lost() const {
+        return static_cast<std::size_t>(
+            std::count_if(database_.rows.begin(), database_.rows.end(), [this](const SimRow& row) {
+                const auto copies = ledger.copies.find(row.seq);
+                return !ended(row) || (row.end == End::published && row.visible() &&
+                                       copies == ledger.copies.end());
+            }));
+    }
+
     /// Where failures go, if not to the test that runs.
     const ::testing::TestPartResultArray* failures = nullptr;
     SimLedger ledger;

@@ -218,6 +218,10 @@ void Peer::send_method(std::uint16_t channel, std::uint16_t class_id, std::uint1
                Writer().u16(class_id).u16(method_id).raw(arguments.bytes()).bytes());
 }
 
+void Peer::shut_down_sending() {
+    (void)::shutdown(fd_, SHUT_WR);
+}
+
 void Peer::reset() {
     const linger at_once{1, 0};
     (void)::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));

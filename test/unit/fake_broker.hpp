@@ -98,6 +98,8 @@ class Peer {
     void send_frame(std::uint8_t type, std::uint16_t channel, std::string_view payload);
     void send_method(std::uint16_t channel, std::uint16_t class_id, std::uint16_t method_id,
                      const Writer& arguments = {});
+    /// Sends nothing more, and goes on reading.
+    void shut_down_sending();
     /// Ends the connection with a reset instead of an orderly close.
     void reset();
 
