@@ -383,7 +383,7 @@ class SimDatabase {
     /// An operator takes a claim away.
     void give_back(std::int64_t seq) {
         flush();
-        row(seq).token.clear();
+        row(seq).taken_from = std::exchange(row(seq).token, {});
     }
 
     /// By hand, past all rules.
