@@ -38,7 +38,7 @@ our $depth = 10;
 my $window  = 2 * $depth;
 my $backlog = 60;
 my $keys    = 30;
-my $busy    = 20;
+my $busy    = 40;
 
 =pod
 
