@@ -38,7 +38,7 @@ our $depth = 10;
 my $window  = 2 * $depth;
 my $backlog = 60;
 my $keys    = 30;
-my $busy    = 20;
+my $busy    = 40;
 
 =pod
 
@@ -177,6 +177,9 @@ sub _run_into
 	$self->_hold unless $how->{self};
 	$node->configure(
 		'drainer.inject_fault' => $value,
+		# Connections that last no longer than those here count as one series of failures, with growing delays
+		# between the attempts; a new list of brokers begins anew.
+		'drainer.broker_uri' => $self->{proxy}->uri . '?heartbeat=' . (20 + $self->{injections} % 2),
 		'drainer.enabled'      => 'on',
 		# Slow enough that there is something in hand to be given back.
 		'drainer.publish_rate' => $phase eq 'D11' ? 30 : undef);
@@ -201,7 +204,8 @@ sub _tempt
 		$self->{proxy}->reset;
 		$self->{faults}++;
 	}
-	$self->{node}->safe_psql('postgres', 'SELECT emit_many(30, 30)') if $phase ne 'D0' && $phase ne 'D10';
+	# The server may be restarting by now.
+	$self->{node}->psql('postgres', 'SELECT emit_many(30, 30)') if $phase ne 'D0' && $phase ne 'D10';
 	return;
 }
 
