@@ -277,7 +277,8 @@ bool Drain::transaction_due(Time now) {
         may_claim() &&
         (transaction_failures_ > 0 ? !settle
                                    : (settle || !sends_soon) && (look_ || now >= next_look_));
-    const bool wake = may_wake_held();
+    // The way through a long deferred lane takes many transactions, and stops nobody meanwhile.
+    const bool wake = may_wake_held() && (settle || claim || !(may_publish(now) || may_try(now)));
     if (!settle && !claim && !wake) {
         return false;
     }

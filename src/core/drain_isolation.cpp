@@ -20,6 +20,14 @@ constexpr std::size_t MOST_ON_TRIAL = 64;
 // Suspects that are not in hand any more may never come back.
 constexpr std::size_t MOST_SUSPECTS = 10000;
 
+// How long these are put off: they are woken when the exchange is trusted again.
+constexpr Duration LONGEST_OVERFLOW{30000};
+
+std::string waits_for_trial(std::string_view exchange) {
+    return "waits to be sent alone, since the broker refused messages to exchange \"" +
+           std::string(exchange) + "\"";
+}
+
 std::string missing(std::string_view exchange) {
     return "exchange \"" + std::string(exchange) + "\" does not exist";
 }
@@ -80,9 +88,8 @@ void Drain::sort(Time now, std::deque<std::size_t>& queue) {
 void Drain::put_on_trial(Time now, std::size_t index) {
     const Event& event = *rows_[index].event;
     if (trials_.size() >= MOST_ON_TRIAL && !suspects_.contains(event.seq)) {
-        hold(now, index,
-             "waits to be sent alone, since the broker refused messages to exchange \"" +
-                 std::string(exchange_of(event)) + "\"");
+        hold(now, index, waits_for_trial(exchange_of(event)));
+        rows_[index].delay = std::min(rows_[index].delay, LONGEST_OVERFLOW);
     } else {
         trials_.push_back(index);
     }
@@ -240,6 +247,9 @@ void Drain::unsend(const std::vector<std::size_t>& rows) {
 }
 
 void Drain::suspect_rows(const std::vector<std::size_t>& rows) {
+    if (rows.empty()) {
+        return;
+    }
     for (std::size_t index : rows) {
         suspects_.insert(rows_[index].event->seq);
     }
@@ -281,8 +291,8 @@ void Drain::acquit(Channel channel, const Event& event) {
         suspects_.erase(event.seq);
         accused_.erase(event.seq);
     }
-    if (channel == Channel::trial) {
-        exchanges_.trial_passed(exchange_of(event));
+    if (channel == Channel::trial && exchanges_.trial_passed(exchange_of(event))) {
+        wakes_.push_back({"held: " + waits_for_trial(exchange_of(event)), 0});
     }
 }
 

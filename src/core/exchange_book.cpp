@@ -68,7 +68,7 @@ std::optional<std::string> ExchangeBook::next_question(Time now) {
     if (asked_since_.has_value()) {
         return std::nullopt;
     }
-    if (wanted_.empty() && watched_ > 0) {
+    if (wanted_.empty() && watched_ > 0 && now >= next_look_) {
         want_watched(now);
     }
     if (wanted_.empty()) {
@@ -84,15 +84,20 @@ std::optional<std::string> ExchangeBook::next_question(Time now) {
 // One that is due. Where nothing has been put off for longer than that lasts, nobody waits any
 // more.
 void ExchangeBook::want_watched(Time now) {
+    Time next = Time::max();
     for (auto entry = entries_.begin(); entry != entries_.end();) {
         const bool is_due = entry->second.watched && now >= entry->second.look_at;
         if (is_due && now < entry->second.held_at + 2 * LONGEST_HOLD) {
             want(entry->first);
             return;
         }
+        if (entry->second.watched && !is_due) {
+            next = std::min(next, entry->second.look_at);
+        }
         watched_ -= is_due ? 1 : 0;
         entry = is_due ? entries_.erase(entry) : std::next(entry);
     }
+    next_look_ = next;
 }
 
 bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool> exists) {
@@ -134,6 +139,7 @@ void ExchangeBook::set_missing(Time now, std::string_view name) {
     }
     missing.look_at =
         now + std::max(LOOK_INTERVAL, LOOK_INTERVAL_EACH * static_cast<Duration::rep>(watched_));
+    next_look_ = std::min(next_look_, missing.look_at);
 }
 
 void ExchangeBook::forget() {
@@ -148,6 +154,7 @@ void ExchangeBook::forget() {
         entry.wanted = false;
         entry.look_at = Time{};
     }
+    next_look_ = Time{};
 }
 
 void ExchangeBook::distrust(Time now, std::string_view name) {
@@ -165,18 +172,20 @@ bool ExchangeBook::is_distrusted(std::string_view name) const {
     return found != entries_.end() && found->second.passes_needed > 0;
 }
 
-void ExchangeBook::trial_passed(std::string_view name) {
+bool ExchangeBook::trial_passed(std::string_view name) {
     const auto found = entries_.find(name);
     if (found == entries_.end() || found->second.passes_needed == 0) {
-        return;
+        return false;
     }
     Entry& tried = found->second;
-    if (++tried.passes >= tried.passes_needed) {
-        tried.passes_needed = 0;
-        if (!tried.watched) {
-            tried.trouble_since.reset();
-        }
+    if (++tried.passes < tried.passes_needed) {
+        return false;
     }
+    tried.passes_needed = 0;
+    if (!tried.watched) {
+        tried.trouble_since.reset();
+    }
+    return true;
 }
 
 Duration ExchangeBook::hold_for(Time now, std::string_view name, Random& random) {
@@ -196,16 +205,7 @@ Duration ExchangeBook::hold_for(Time now, std::string_view name, Random& random)
 }
 
 std::optional<Time> ExchangeBook::next_look() const {
-    if (asked_since_.has_value() || watched_ == 0) {
-        return std::nullopt;
-    }
-    std::optional<Time> next;
-    for (const auto& [name, entry] : entries_) {
-        if (entry.watched) {
-            next = std::min(next.value_or(entry.look_at), entry.look_at);
-        }
-    }
-    return next;
+    return asked_since_.has_value() || watched_ == 0 ? std::nullopt : std::optional(next_look_);
 }
 
 }  // namespace outbox

@@ -40,8 +40,8 @@ class ExchangeBook {
     /// A message to it was refused: until some have gone well, each goes alone.
     void distrust(Time now, std::string_view name);
     bool is_distrusted(std::string_view name) const;
-    /// A message that went alone was taken.
-    void trial_passed(std::string_view name);
+    /// A message that went alone was taken. True: the exchange is trusted from now on.
+    bool trial_passed(std::string_view name);
 
     /// How long what is sent there is put off: the longer the trouble lasts, the longer.
     Duration hold_for(Time now, std::string_view name, Random& random);
@@ -76,6 +76,7 @@ class ExchangeBook {
     Entries entries_;
     std::deque<std::string> wanted_;
     std::size_t watched_ = 0;
+    Time next_look_{};  ///< no watched one is due before
     std::optional<Time> asked_since_;
     std::string asked_;
 };

@@ -75,6 +75,7 @@ void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broke
         options.name_servers = servers;
     }
 #endif
+    answer_timeout_ = settings.confirm_timeout;
     drain_.connecting_within(uri->connect_timeout.value_or(settings.connect_timeout));
     if (connection_.open(*uri, options) == amqp::Connection::Progress::failed) {
         lost(now, connection_.failure());
@@ -97,9 +98,13 @@ void BrokerLink::pump(Time now) {
     while (connection_.is_open()) {
         const std::optional<amqp::Incoming> incoming = connection_.poll();
         if (!incoming.has_value()) {
-            return;
+            break;
         }
         handle(now, *incoming);
+    }
+    if (answer_is_overdue(now)) {
+        close(now,
+              "no answer from the broker for " + std::to_string(answer_timeout_.count()) + " ms");
     }
 }
 
@@ -120,11 +125,14 @@ void BrokerLink::handle(Time now, const amqp::Incoming& incoming) {
         note_answer(now, *answer);
     } else if (const auto* blocked = std::get_if<amqp::Blocked>(&incoming)) {
         drain_.blocked();
+        blocked_ = true;
         slot_.set_error("blocked by the broker: " + blocked->reason);
         postgres::log_line("outbox_drainer: broker \"" + broker_ + "\" blocks publishing",
                            "Reason given: " + blocked->reason + ".");
     } else if (std::holds_alternative<amqp::Unblocked>(incoming)) {
         drain_.unblocked();
+        blocked_ = false;
+        asked_at_ = now;
         postgres::log_line("outbox_drainer: broker \"" + broker_ + "\" accepts messages again");
     } else if (const auto* gone = std::get_if<amqp::Closed>(&incoming)) {
         lost(now, gone->failure);
@@ -214,7 +222,14 @@ bool BrokerLink::ask(const amqp::Question& question) {
 void BrokerLink::ask_next() {
     if (!asking_ && !questions_.empty()) {
         asking_ = connection_.ask(questions_.front().question);
+        asked_at_ = postgres::monotonic_now();
     }
+}
+
+// The machine looks after its own questions. A broker that blocks does not answer any.
+bool BrokerLink::answer_is_overdue(Time now) const {
+    return asking_ && !blocked_ && !questions_.front().by_machine &&
+           now >= asked_at_ + answer_timeout_;
 }
 
 std::optional<amqp::Answer> BrokerLink::take_answer() {
@@ -343,6 +358,7 @@ void BrokerLink::say_goodbye() {
 
 void BrokerLink::became_ready(Time now) {
     connecting_ = false;
+    blocked_ = false;
     drain_.connected(now, connection_.send_buffer_bytes());
     slot_.set_broker(broker_, true);
     if (was_connected_) {
@@ -397,6 +413,8 @@ void BrokerLink::take_last_words(Time now) {
             note_returned(*returned);
         } else if (const auto* closed = std::get_if<amqp::ChannelClosed>(&*last)) {
             drain_.channel_closed(now, closed->channel, closed->code, closed->text);
+        } else if (const auto* answer = std::get_if<amqp::Answer>(&*last)) {
+            note_answer(now, *answer);
         }
     }
 }

@@ -58,6 +58,7 @@ class BrokerLink {
     void note_closed_channel(Time now, const amqp::ChannelClosed& closed);
     void note_answer(Time now, const amqp::Answer& answer);
     void ask_next();
+    bool answer_is_overdue(Time now) const;
     void end_questions(const std::string& why);
     void note_returned(const amqp::Returned& returned);
     void remember_mandatory(Channel channel, std::uint64_t tag, const Message& message);
@@ -75,6 +76,9 @@ class BrokerLink {
 
     std::deque<Asked> questions_;  ///< one after the other; the first is with the broker
     bool asking_ = false;
+    Time asked_at_{};
+    Duration answer_timeout_{0};
+    bool blocked_ = false;
     std::optional<amqp::Answer> answer_;
 
     /// Unconfirmed mandatory messages of a channel by app_id and message_id, with their delivery

@@ -78,6 +78,21 @@ Seqs confirm_trials(Bench& bench, std::int64_t poison) {
     return tried;
 }
 
+/// A replay of these events begins.
+void replay(Bench& bench, const std::vector<Event>& events) {
+    bench.drain.let_replay(true);
+    ReplayResult result;
+    result.active = {.id = 1, .position = 0, .last_seq = 1000, .rate = 1000};
+    ASSERT_EQ(bench.kind(), Kind::replay);
+    (void)bench.drain.replay().plan(bench.now);
+    bench.drain.replay().transacted(bench.now, result);
+    ASSERT_EQ(bench.kind(), Kind::replay);
+    result.chunk_of = bench.drain.replay().plan(bench.now).chunk_of;
+    result.events = events;
+    result.looked_to = 1000;
+    bench.drain.replay().transacted(bench.now, result);
+}
+
 TEST(DrainIsolation, AnExchangeIsAskedForBeforeTheFirstMessageGoesToIt) {
     Bench bench;
     bench.answers = false;
@@ -112,6 +127,51 @@ TEST(DrainIsolation, TheBrokerMustAnswerInTime) {
     const Command command = bench.next();
     EXPECT_EQ(command.kind, Kind::disconnect);
     EXPECT_NE(command.reason.find("no answer"), std::string::npos) << command.reason;
+}
+
+TEST(DrainIsolation, WhatCanBeSentGoesBeforeTheNextStepToWhatIsHeld) {
+    Bench bench(deep());
+    bench.connect();
+    TransactionResult more;
+    more.woken_to = 77;
+    bench.claim(3, more);
+    EXPECT_EQ(bench.publish_all(), 3U);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    ASSERT_TRUE(bench.drain.plan().wake_held.has_value());
+    EXPECT_EQ(bench.drain.plan().wake_held->after, 77);
+}
+
+TEST(DrainIsolation, ReplaysThatAClosedChannelTookAlongLeaveTheirRoomToOthers) {
+    std::vector<Event> replayed(2);
+    Bench bench(deep());
+    for (Event& event : replayed) {
+        event.seq = bench.next_seq++;
+        event.payload = bench.payload;
+        event.destination = "elsewhere";
+    }
+    bench.connect(2 * bench.payload.size());
+    bench.claim(0);
+    replay(bench, replayed);
+    bench.publish(2);
+    close_channel(bench, Channel::main, 403,
+                  "ACCESS_REFUSED - access to exchange 'elsewhere' in vhost '/' refused");
+    bench.drain.woken();
+    std::size_t sent = 0;
+    for (Command command = bench.next(); command.kind != Kind::wait; command = bench.next()) {
+        if (command.kind == Kind::replay) {
+            (void)bench.drain.replay().plan(bench.now);
+            ReplayResult saved;
+            saved.saved = true;
+            bench.drain.replay().transacted(bench.now, saved);
+        } else if (command.kind == Kind::transact) {
+            bench.commit(sent == 0 ? 2 : 0);
+        } else {
+            ASSERT_EQ(command.kind, Kind::publish);
+            bench.send(command);
+            sent++;
+        }
+    }
+    EXPECT_EQ(sent, 2U) << "side by side";
 }
 
 TEST(DrainIsolation, RowsForAMissingExchangeAreHeldUncharged) {
@@ -345,6 +405,32 @@ TEST(DrainIsolation, AnExchangeThatTakesMessagesAgainIsTrusted) {
     const Command command = bench.next();
     ASSERT_EQ(command.kind, Kind::publish);
     EXPECT_EQ(command.channel, Channel::main);
+}
+
+TEST(DrainIsolation, WhatWasPutOffIsWokenWhenItsExchangeIsTrusted) {
+    Bench bench = sending(1);
+    close_channel(bench, Channel::main, 403, REFUSED);
+    claim_more(bench, 8);
+    for (Command command = bench.next(); command.kind == Kind::publish; command = bench.next()) {
+        bench.send(command);
+        ASSERT_TRUE(
+            bench.drain.confirmed(bench.now, Channel::trial, bench.trial_tag - 1, false, true));
+    }
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    ASSERT_TRUE(bench.drain.plan().wake_held.has_value());
+    EXPECT_EQ(bench.drain.plan().wake_held->error,
+              "held: waits to be sent alone, since the broker refused messages to exchange "
+              "\"events\"");
+}
+
+TEST(DrainIsolation, AChannelThatClosesWithNothingOnItChangesNothing) {
+    Bench bench;
+    bench.connect();
+    bench.claim(0);
+    close_channel(bench, Channel::main, 406, NO_REASON);
+    bench.drain.woken();
+    bench.claim(4);
+    EXPECT_EQ(bench.publish_all(), 4U) << "the window is as wide as ever";
 }
 
 TEST(DrainIsolation, ASizeLimitIsLearntAndNoNeighbourIsSuspected) {

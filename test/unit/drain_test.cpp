@@ -260,7 +260,8 @@ TEST(Drain, ALostConnectionReleasesAllUncharged) {
     EXPECT_TRUE(marks.failed.empty());
     bench.commit(0);
     EXPECT_EQ(bench.drain.in_hand(), 0U);
-    EXPECT_FALSE(bench.drain.confirmed(bench.now, Channel::main, 3, false, true)) << "of the old channel";
+    EXPECT_FALSE(bench.drain.confirmed(bench.now, Channel::main, 3, false, true))
+        << "of the old channel";
 }
 
 TEST(Drain, ASilentBrokerIsLeft) {
