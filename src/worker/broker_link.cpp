@@ -149,13 +149,24 @@ void BrokerLink::note_closed_channel(Time now, const amqp::ChannelClosed& closed
         return;
     }
     if (text != reported_close_) {
-        reported_close_ = text;
-        postgres::log_warning("outbox_drainer: broker \"" + broker_ +
-                                  "\" could not take a message and closed its channel",
-                              "It said: " + text + ".",
-                              "The event is looked for, and charged if it is found; the others are "
-                              "sent again.");
+        report_closed_channel(now, text);
     }
+}
+
+// Words that name a size or a routing key are news each time; a flood of them is summed up.
+void BrokerLink::report_closed_channel(Time now, const std::string& text) {
+    const std::optional<std::uint64_t> unsaid = closes_.may_say(now);
+    if (!unsaid.has_value()) {
+        return;
+    }
+    reported_close_ = text;
+    const std::string before =
+        *unsaid > 0 ? " It closed channels " + std::to_string(*unsaid) + " times more before." : "";
+    postgres::log_warning("outbox_drainer: broker \"" + broker_ +
+                              "\" could not take a message and closed its channel",
+                          "It said: " + text + "." + before,
+                          "The event is looked for, and charged if it is found; the others are "
+                          "sent again.");
 }
 
 void BrokerLink::publish(Time now, const Event& event, Channel channel,

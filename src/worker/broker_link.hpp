@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "amqp/connection.hpp"
+#include "core/announcement_limit.hpp"
 #include "core/drain.hpp"
 #include "postgres/slot.hpp"
 
@@ -56,6 +57,7 @@ class BrokerLink {
     void handle(Time now, const amqp::Incoming& incoming);
     void take_last_words(Time now);
     void note_closed_channel(Time now, const amqp::ChannelClosed& closed);
+    void report_closed_channel(Time now, const std::string& text);
     void note_answer(Time now, const amqp::Answer& answer);
     void ask_next();
     bool answer_is_overdue(Time now) const;
@@ -72,6 +74,7 @@ class BrokerLink {
     bool was_connected_ = false;
     std::string reported_failure_;  ///< logged last; the same again is not logged
     std::string reported_close_;    ///< likewise, of a channel
+    AnnouncementLimit closes_;      ///< of channels
     std::uint64_t failures_ = 0;    ///< since the last connection
 
     std::deque<Asked> questions_;  ///< one after the other; the first is with the broker
