@@ -76,7 +76,7 @@ class ExchangeBook {
     Entries entries_;
     std::deque<std::string> wanted_;
     std::size_t watched_ = 0;
-    Time next_look_{};  ///< no watched one is due before
+    Time next_look_ = Time::max();  ///< no watched one is due before
     std::optional<Time> asked_since_;
     std::string asked_;
 };
