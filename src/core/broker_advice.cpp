@@ -20,6 +20,11 @@ bool is_loopback(std::string_view host) {
            name == "::1" || (is_address && name.starts_with("127."));
 }
 
+/// Whether no authorities of one's own are named.
+bool trusts_the_public(const TlsOptions& tls) {
+    return tls.root_cert.empty() || tls.root_cert == "system";
+}
+
 /// The names of the brokers to which something applies, separated by commas.
 template <class Predicate>
 std::string names_of(const std::vector<BrokerUri>& uris, const Predicate& applies) {
@@ -53,14 +58,17 @@ std::vector<std::string> broker_advice(const std::vector<BrokerUri>& uris, bool 
             return !uri.tls && !is_loopback(uri.host) && (uri.has_password || has_password_file);
         },
         "password and events are sent without encryption to ", ": better use amqps://");
-    add([](const auto& uri) { return uri.tls && uri.tls->mode == SslMode::require; },
+    // With a file of authorities, require checks as much as verify-ca does.
+    add(
+        [](const auto& uri) {
+            return uri.tls && uri.tls->mode == SslMode::require && trusts_the_public(*uri.tls);
+        },
         "the certificate is not checked of ",
         ", so that anybody between could read the password and the events: better use "
         "sslmode=verify-full");
     add(
         [](const auto& uri) {
-            return uri.tls && uri.tls->mode == SslMode::verify_ca &&
-                   (uri.tls->root_cert.empty() || uri.tls->root_cert == "system");
+            return uri.tls && uri.tls->mode == SslMode::verify_ca && trusts_the_public(*uri.tls);
         },
         "any certificate of a public authority is accepted from ",
         ": name your own in sslrootcert, or use sslmode=verify-full");

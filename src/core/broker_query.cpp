@@ -197,12 +197,6 @@ Problem read_tls(const Parameters& parameters, TlsOptions& tls) {
     if (tls.cert.empty() != tls.key.empty()) {
         return "sslcert and sslkey must be given together";
     }
-    // libpq would check the certificate then; who names authorities wants it checked.
-    if (tls.mode == SslMode::require && !tls.root_cert.empty()) {
-        return "sslmode=require (verify=verify_none) checks no certificate, so sslrootcert would "
-               "be "
-               "of no use: take verify-ca or verify-full";
-    }
     if (Problem problem = read_min_version(parameters, tls.min_version)) {
         return problem;
     }

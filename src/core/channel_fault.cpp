@@ -51,7 +51,8 @@ std::optional<std::size_t> named_size_limit(std::string_view text) {
     text.remove_prefix(start);
     const std::optional<std::size_t> size = next_number(text);
     const std::optional<std::size_t> limit = next_number(text);
-    return size.has_value() && limit.has_value() && *limit < *size ? limit : std::nullopt;
+    const bool is_limit = size.has_value() && limit.has_value() && *limit > 0 && *limit < *size;
+    return is_limit ? limit : std::nullopt;
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ Command Drain::next(Time now) {
         return {.kind = Command::Kind::disconnect, .until = now};
     }
     sort_ready(now);
+    // It may want to know of an exchange first, or find that the job has failed.
+    const Event* const replayed = next_replayed(now);
     if (std::optional<Command> question = next_question(now)) {
         return *std::move(question);
     }
@@ -74,8 +76,8 @@ Command Drain::next(Time now) {
         reconnect_.attempted(now);
         return {.kind = Command::Kind::connect, .until = now, .broker = reconnect_.broker()};
     }
-    if (const Event* event = next_replayed(now)) {
-        return publish(now, Source::replay, event);
+    if (replayed != nullptr) {
+        return publish(now, Source::replay, replayed);
     }
     if (may_try(now) && rate_.take(now)) {
         return publish(now, Source::trial, rows_[trials_.front()].event);

@@ -35,6 +35,7 @@ void Drain::configure(Time now, const DrainSettings& settings) {
         now_settings.broker_uri = settings_.broker_uri;
         now_settings.password_file = settings_.password_file;
         now_settings.heartbeat = settings_.heartbeat;
+        now_settings.exchange = settings_.exchange;
         now_settings.ordering = settings_.ordering;
         settings_ = now_settings;
     }

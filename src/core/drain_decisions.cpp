@@ -85,7 +85,9 @@ bool Drain::may_be_sent(const Row& row, Time now) const {
 // Its rate bounds what it takes from the live lanes, so it goes first.
 const Event* Drain::next_replayed(Time now) {
     if (!may_replay_ || !may_publish_at_all() || !main_.open || is_silent() || blocked_ ||
-        is_leaving() || nacks_.wants_another() || tags_.open_count() >= window()) {
+        is_leaving() || nacks_.wants_another() ||
+        in_flight() >= static_cast<std::size_t>(settings_.pipeline_depth) ||
+        tags_.open_count() >= window()) {
         return nullptr;
     }
     const Event* event = replay_.next(now);

@@ -158,6 +158,9 @@ bool Drain::channel_closed(Time now, Channel channel, std::uint16_t code, std::s
     std::vector<std::size_t> rows = tags_of(channel).reset();
     const bool has_replays =
         std::erase_if(rows, [](std::size_t index) { return ReplayLane::is_ticket(index); }) > 0;
+    if (has_replays) {
+        unconfirmed_bytes_ -= replay_.bytes_in_flight();
+    }
     const bool by_replay = has_replays && replay_.lost(now, why);
     learn(now, fault);
     const bool explained = by_replay || std::any_of(rows.begin(), rows.end(), [&](std::size_t row) {

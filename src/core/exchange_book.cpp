@@ -104,10 +104,10 @@ bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool>
         return false;
     }
     Entry& known = entry(name);
-    const bool was_missing = known.watched;
+    const bool was_missing = known.watched || known.state == State::missing;
     if (was_missing) {
+        watched_ -= known.watched ? 1 : 0;
         known.watched = false;
-        watched_--;
         known.trouble_since.reset();
     }
     known.state = State::exists;
@@ -184,6 +184,11 @@ Duration ExchangeBook::hold_for(Time now, std::string_view name, Random& random)
     if (const auto found = entries_.find(name); found != entries_.end()) {
         found->second.held_at = now;
         since = found->second.trouble_since.value_or(now);
+        // One of too many to be watched is asked for when what waits for it comes due.
+        if (found->second.state == State::missing && !found->second.watched &&
+            now >= found->second.look_at) {
+            want(name);
+        }
     }
     const Duration hold = std::clamp<Duration>(now - since, SHORTEST_HOLD, LONGEST_HOLD);
     const auto part = static_cast<double>(hold.count()) * (0.5 + random.unit() / 2);

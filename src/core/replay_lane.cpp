@@ -1,6 +1,7 @@
 #include "core/replay_lane.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace outbox {
@@ -95,6 +96,7 @@ void ReplayLane::transacted(Time now, const ReplayResult& result) {
     woken_ = false;
     if (plan_.job != 0 && result.saved) {
         saved_position_ = plan_.position;
+        losses_ = plan_.end == ReplayPlan::End::failed ? 0 : losses_;
         sent_ -= plan_.sent;
         skipped_ -= plan_.skipped;
         error_.clear();
@@ -128,7 +130,11 @@ void ReplayLane::leave() {
     woken_ = true;
 }
 
+// Whoever loses the connection by a job may lose the job as well, to another drainer, and get it
+// back when that one has lost its own: what it cost is remembered.
 void ReplayLane::start(const ReplayJob& job) {
+    losses_ = job.id == last_job_ ? losses_ : 0;
+    last_job_ = job.id;
     job_ = job;
     saved_position_ = looked_to_ = job.position;
     limiter_.set_rate(job.rate);
@@ -142,7 +148,7 @@ void ReplayLane::drop_job() {
     first_open_ = next_ = 0;
     looked_to_ = saved_position_ = sent_ = skipped_ = 0;
     error_.clear();
-    nacks_ = losses_ = 0;
+    nacks_ = 0;
     retry_at_ = chunk_at_ = Time{};
     for (auto& [ticket, flight] : in_flight_) {
         flight.entry = NOT_OURS;
@@ -197,7 +203,7 @@ bool ReplayLane::same_group(const Event& a, const Event& b) const {
 std::size_t ReplayLane::sent(Time now, std::size_t bytes) {
     (void)limiter_.take(now);
     entries_[next_].state = State::sent;
-    in_flight_[++last_ticket_] = {next_, now, bytes};
+    in_flight_[++last_ticket_] = {next_, job_.id, now, bytes};
     while (next_ < entries_.size() && entries_[next_].state != State::unsent) {
         next_++;
     }
@@ -241,8 +247,10 @@ std::size_t ReplayLane::settled(Time now, std::size_t ticket, bool ack) {
 
 bool ReplayLane::lost(Time now, std::string_view why) {
     bool had_any = false;
+    bool had_last = false;
     const bool had_failed = end_ == ReplayPlan::End::failed;
     for (const auto& [ticket, flight] : std::exchange(in_flight_, {})) {
+        had_last = had_last || flight.job == last_job_;
         if (flight.entry == NOT_OURS) {
             continue;
         }
@@ -252,10 +260,13 @@ bool ReplayLane::lost(Time now, std::string_view why) {
             fail(std::string(why));
         }
     }
-    if (!had_any || why.empty() || had_failed) {
+    if (!had_last || why.empty() || had_failed) {
         return false;
     }
     losses_++;
+    if (!had_any) {
+        return false;
+    }
     if (end_ == ReplayPlan::End::failed) {
         return true;
     }
@@ -266,6 +277,12 @@ bool ReplayLane::lost(Time now, std::string_view why) {
         back_off(now, losses_, "connection lost: " + std::string(why));
     }
     return false;
+}
+
+std::size_t ReplayLane::bytes_in_flight() const noexcept {
+    return std::accumulate(
+        in_flight_.begin(), in_flight_.end(), std::size_t{0},
+        [](std::size_t sum, const auto& flight) { return sum + flight.second.bytes; });
 }
 
 void ReplayLane::exchange_missing(std::string_view exchange) {

@@ -106,6 +106,7 @@ class ReplayLane {
     void exchange_missing(std::string_view exchange);
 
     std::size_t in_flight() const noexcept { return in_flight_.size(); }
+    std::size_t bytes_in_flight() const noexcept;
     /// When the message was sent; only for tickets in flight.
     Time sent_at(std::size_t ticket) const { return in_flight_.at(ticket).since; }
     /// The next moment at which time alone gives the lane something to do.
@@ -126,6 +127,7 @@ class ReplayLane {
     };
     struct Flight {
         std::size_t entry = NOT_OURS;  ///< NOT_OURS: of a job that was dropped meanwhile
+        std::int64_t job = 0;
         Time since{};
         std::size_t bytes = 0;
     };
@@ -157,8 +159,9 @@ class ReplayLane {
     std::map<std::size_t, Flight> in_flight_;
     std::size_t last_ticket_ = TICKET;
 
-    int nacks_ = 0;   ///< in a row
-    int losses_ = 0;  ///< connections lost since the last ack
+    int nacks_ = 0;              ///< in a row
+    int losses_ = 0;             ///< connections lost since the last ack
+    std::int64_t last_job_ = 0;  ///< whose losses these are
     Time retry_at_{};
 
     ReplayPlan plan_;

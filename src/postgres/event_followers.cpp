@@ -29,7 +29,7 @@ Statement defer_statement = {
     " AND e.published_at IS NULL AND e.dead_at IS NULL"
     " FOR NO KEY UPDATE SKIP LOCKED)"
     " UPDATE outbox.event e SET next_attempt_at = 'infinity'"
-    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    " WHERE " SEQ_IN("free") " RETURNING e.seq",
     1,
     {INT8ARRAYOID},
     nullptr};
@@ -54,7 +54,7 @@ Statement defer_statement = {
     " AND x.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND x.claimed_by IS NULL" \
     " FOR NO KEY UPDATE SKIP LOCKED) e)" \
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()" \
-    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq"
+    " WHERE " SEQ_IN("free") " RETURNING e.seq"
 
 #define SAME_SOURCE(row) row ".source OPERATOR(pg_catalog.=) g.source"
 #define SAME_KEY(row) SAME_SOURCE(row) " AND " row ".key OPERATOR(pg_catalog.=) g.key"
@@ -128,7 +128,7 @@ Statement call_keyless_statement = {
     " AND x.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND x.claimed_by IS NULL"
     " FOR NO KEY UPDATE SKIP LOCKED) e)"
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
-    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    " WHERE " SEQ_IN("free") " RETURNING e.seq",
     1,
     {INT8OID},
     nullptr};
@@ -139,7 +139,7 @@ Statement call_all_statement = {
     " AND e.next_attempt_at IS DISTINCT FROM e.available_at"
     " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED)"
     " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
-    " FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq RETURNING e.seq",
+    " WHERE " SEQ_IN("free") " RETURNING e.seq",
     1,
     {INT8OID},
     nullptr};

@@ -1,4 +1,5 @@
 // Rows that are held for what is missing at the broker, and how they go on once it is there.
+#include "postgres/event_sql.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
 #include "postgres/storable.hpp"
@@ -42,11 +43,12 @@ Statement look_statement = {
 Statement wake_statement = {
     "WITH locked AS MATERIALIZED (SELECT h.seq, h.next_attempt_at, h.claimed_by, h.last_error,"
     " h.published_at, h.dead_at FROM outbox.event h"
-    " WHERE h.seq OPERATOR(pg_catalog.=) ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)"
-    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now() FROM locked l"
-    " WHERE e.seq OPERATOR(pg_catalog.=) l.seq AND l.published_at IS NULL AND l.dead_at IS NULL"
+    " WHERE h.seq OPERATOR(pg_catalog.=) ANY ($1) FOR NO KEY UPDATE SKIP LOCKED),"
+    " held AS (SELECT l.seq FROM locked l WHERE l.published_at IS NULL AND l.dead_at IS NULL"
     " AND l.claimed_by IS NULL AND l.next_attempt_at OPERATOR(pg_catalog.<) 'infinity'"
-    " AND " IS_HELD("l", "$2") " RETURNING e.seq",
+    " AND " IS_HELD("l", "$2")
+    ") UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
+    " WHERE " SEQ_IN("held") " RETURNING e.seq",
     2,
     {INT8ARRAYOID, TEXTOID},
     nullptr};

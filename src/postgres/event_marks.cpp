@@ -1,5 +1,6 @@
 // What a drainer writes to the outbox table: claims, marks and the floor.
 #include "postgres/event_copy.hpp"
+#include "postgres/event_sql.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
 #include "postgres/storable.hpp"
@@ -18,6 +19,10 @@ namespace {
 // A row that somebody else has brought to its end meanwhile is not ours to change, whoever's claim
 // it carries.
 #define UNENDED " AND e.published_at IS NULL AND e.dead_at IS NULL"
+
+// The rows of the array $1 with what is to be written to them. The first part bounds the scan where
+// the second is planned as a filter: see SEQ_IN.
+#define MARKED "e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.seq OPERATOR(pg_catalog.=) f.seq"
 
 Statement mark_published_statement = {
     "UPDATE outbox.event e SET published_at = pg_catalog.clock_timestamp(), claimed_at = NULL,"
@@ -49,8 +54,7 @@ Statement mark_failed_statement = {
     " END"
     " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),"
     " pg_catalog.unnest($4)) AS f(seq, error, delay_ms, charge)"
-    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED
-    " RETURNING e.seq",
+    " WHERE " MARKED " AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED " RETURNING e.seq",
     5,
     {INT8ARRAYOID, TEXTARRAYOID, FLOAT8ARRAYOID, INT4ARRAYOID, TEXTOID},
     nullptr};
@@ -63,8 +67,7 @@ Statement mark_ended_statement = {
     " CASE WHEN f.outcome OPERATOR(pg_catalog.=) 'dead' THEN 1 ELSE 0 END"
     " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),"
     " pg_catalog.unnest($4)) AS f(seq, outcome, code, error)"
-    " WHERE e.seq OPERATOR(pg_catalog.=) f.seq AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED
-    " RETURNING e.seq",
+    " WHERE " MARKED " AND e.claimed_by OPERATOR(pg_catalog.=) $5" UNENDED " RETURNING e.seq",
     5,
     {INT8ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TEXTOID},
     nullptr};
@@ -114,8 +117,7 @@ Statement* claim_statement() {
                  " AND e.published_at IS NULL AND e.dead_at IS NULL"
                  " FOR NO KEY UPDATE SKIP LOCKED)"
                  " UPDATE outbox.event e SET claimed_at = pg_catalog.clock_timestamp(),"
-                 " claimed_by = $2 FROM free f WHERE e.seq OPERATOR(pg_catalog.=) f.seq"
-                 " RETURNING %s",
+                 " claimed_by = $2 WHERE " SEQ_IN("free") " RETURNING %s",
                  EVENT_COLUMNS);
     }
     return &statement;

@@ -1,6 +1,7 @@
 // What retention reads and removes.
 #include "postgres/event_retention.hpp"
 
+#include "postgres/event_sql.hpp"
 #include "postgres/statement.hpp"
 
 extern "C" {
@@ -37,8 +38,7 @@ Statement remove_statement = {
     " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)"
     " AND (e.published_at OPERATOR(pg_catalog.<=) $2 OR e.dead_at OPERATOR(pg_catalog.<=) $3)"
     " FOR UPDATE SKIP LOCKED)"
-    " DELETE FROM outbox.event e USING ended d WHERE e.seq OPERATOR(pg_catalog.=) d.seq"
-    " RETURNING e.seq",
+    " DELETE FROM outbox.event e WHERE " SEQ_IN("ended") " RETURNING e.seq",
     3,
     {INT8ARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, InvalidOid},
     nullptr};

@@ -5,6 +5,10 @@
 // A row is fresh while it has neither ended nor been deferred.
 #define FRESH "e.published_at IS NULL AND e.dead_at IS NULL AND e.next_attempt_at IS NULL"
 
+// The rows whose numbers a WITH query gives. A join with it could be planned, as long as the table
+// was small when its statistics were taken, as a walk over the whole table.
+#define SEQ_IN(query) "e.seq OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT q.seq FROM " query " q))"
+
 // clang-format off
 // Deferred rows that hold their group. Word for word the predicate of the indexes event_held_*_idx.
 #define HOLDS(row) \

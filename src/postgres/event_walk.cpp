@@ -64,9 +64,8 @@ Statement walk_gaps_statement = {
 // One probe for each group, not for each row: where a thousand rows of the group have just left the
 // deferred lane, each probe steps over what is left of them in the index.
 Statement lowest_holders_statement = {
-    "SELECT e.seq, coalesce(k.seq, s.seq) FROM pg_catalog.unnest($2) AS first(seq)"
-    " CROSS JOIN LATERAL (SELECT x.seq, x.source, x.key FROM outbox.event x"
-    " WHERE x.seq OPERATOR(pg_catalog.=) first.seq) e" LOWEST_HOLDER,
+    "SELECT e.seq, coalesce(k.seq, s.seq) FROM outbox.event e" LOWEST_HOLDER
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($2)",
     2,
     {INT4OID, INT8ARRAYOID},
     nullptr};

@@ -263,8 +263,13 @@ std::string mandatory_key(std::string_view message_id, std::string_view app_id) 
 // others.
 void BrokerLink::note_returned(const amqp::Returned& returned) {
     const Mandatory& mandatory = mandatory_of(returned.channel);
-    const auto found = mandatory.tags.find(mandatory_key(returned.message_id, returned.app_id));
-    if (found == mandatory.tags.end()) {
+    // An earlier attempt of the same event may still stand there, long confirmed.
+    const auto [first, last] =
+        mandatory.tags.equal_range(mandatory_key(returned.message_id, returned.app_id));
+    const auto found = std::find_if(first, last, [&](const auto& sent) {
+        return drain_.is_unconfirmed(returned.channel, sent.second);
+    });
+    if (found == last) {
         postgres::log_warning("outbox_drainer: the broker returned a message that was not sent",
                               "Its message_id is \"" + returned.message_id + "\".");
         return;

@@ -23,7 +23,8 @@ TEST(BrokerAdvice, NothingToSay) {
     EXPECT_EQ(broker_advice({}, true), std::vector<std::string>{});
     for (const char* text :
          {"amqp://", "amqps://shop@rabbit.example", "amqp://shop@rabbit.example",
-          "amqp://shop@LOCALHOST", "amqps://shop@a?sslmode=verify-ca&sslrootcert=ca.pem"}) {
+          "amqp://shop@LOCALHOST", "amqps://shop@a?sslmode=verify-ca&sslrootcert=ca.pem",
+          "amqps://shop@a?sslmode=require&sslrootcert=ca.pem"}) {
         EXPECT_EQ(advice(text), std::vector<std::string>{}) << text;
     }
     for (const char* host : {"localhost", "localhost.", "a.localhost", "127.0.0.1", "127.1.2.3",
@@ -58,6 +59,8 @@ TEST(BrokerAdvice, PasswordsInTheConfigurationFile) {
 
 TEST(BrokerAdvice, CertificatesThatSayLittle) {
     EXPECT_TRUE(begins(advice("amqps://shop@h?sslmode=require"),
+                       "the certificate is not checked of h:5671//"));
+    EXPECT_TRUE(begins(advice("amqps://shop@h?verify=verify_none&cacertfile=system"),
                        "the certificate is not checked of h:5671//"));
     EXPECT_TRUE(begins(advice("amqps://shop@h?sslmode=verify-ca"), "any certificate of a public"));
     EXPECT_TRUE(begins(advice("amqps://shop@h?sslmode=verify-ca&sslrootcert=system"),

@@ -54,6 +54,7 @@ TEST(ChannelFault, LearnsASizeLimit) {
 TEST(ChannelFault, ALimitThatCannotBeReadIsNone) {
     for (const char* text : {"PRECONDITION_FAILED - message size 10 is larger than",
                              "PRECONDITION_FAILED - message size 10 is smaller than 20",
+                             "PRECONDITION_FAILED - message size 10 is larger than max size 0",
                              "PRECONDITION_FAILED - message size "
                              "99999999999999999999999 is larger than configured max size 5"}) {
         const ChannelFault fault = read_channel_fault(406, text);

@@ -64,6 +64,22 @@ TEST(DrainOperator, TheSameBrokerStaysConnected) {
     EXPECT_EQ(bench.publish_all(), 10U);
 }
 
+TEST(DrainOperator, TheExchangeOfAnotherBrokerIsNotSoughtAtTheOldOne) {
+    Bench bench = running(6, 4);
+    DrainSettings settings = bench.settings;
+    settings.broker_uri = "amqp://other";
+    settings.exchange = "elsewhere";
+    bench.drain.configure(bench.now, settings);
+    bench.confirm(4, true);
+    bench.settle();
+    EXPECT_EQ(bench.publish_all(), 2U) << "the old broker gets the rest";
+    EXPECT_EQ(bench.drain.settings().exchange, "events");
+    bench.confirm(6, true);
+    bench.settle();
+    ASSERT_EQ(bench.kind(), Kind::disconnect);
+    EXPECT_EQ(bench.drain.settings().exchange, "elsewhere");
+}
+
 TEST(DrainOperator, AChangeThatIsTakenBackChangesNothing) {
     Bench bench = running(4, 4);
     DrainSettings settings = bench.settings;

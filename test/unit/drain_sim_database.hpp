@@ -59,6 +59,7 @@ struct SimRow {
     bool refused = false;   ///< by the client, before anything was sent
     Moment claim_snapshot = 0;
     Ordering claim_ordering = Ordering::best_effort;
+    Moment put_off_at = 0;          ///< when it failed last, or was held
     Moment requeued_at = 0;         ///< by an operator, after its end or a failure
     bool revived_too_late = false;  ///< at that time later rows of its group were in hand
 
@@ -383,7 +384,7 @@ class SimDatabase {
     /// An operator takes a claim away.
     void give_back(std::int64_t seq) {
         flush();
-        row(seq).token.clear();
+        row(seq).taken_from = std::exchange(row(seq).token, {});
     }
 
     /// By hand, past all rules.

@@ -113,6 +113,7 @@ class SimMarks {
 
     void put_off(SimRow& row, const BatchMarks& marks, const FailedMark& mark, Time now) {
         row.last_error = mark.error;
+        row.put_off_at = database_.clock;
         if (mark.charged) {
             check_blame(row, marks, mark.error);
             charge(row, now + mark.delay);

@@ -511,6 +511,9 @@ class SimProcess : public SimShell {
                (a.refused && b.claim_ordering != Ordering::stop_the_line) ||
                // An operator revived it when the other one was claimed, or others between them.
                a.requeued_at > b.claim_snapshot || a.revived_too_late ||
+               // The line goes on with those that failed before it was revived.
+               (b.claim_ordering == Ordering::stop_the_line && b.put_off_at > 0 &&
+                a.requeued_at > b.put_off_at) ||
                // An operator revived the later one before the earlier one's turn had come.
                b.requeued_at > 0;
     }

@@ -107,12 +107,12 @@ class SimWorld {
         }
         calm_down();
         if (options_.exchanges && dice_.chance(0.5)) {
-            go_on(now_ + Duration{60000});
+            go_on(now_ + Duration{150000});
         }
         find_exchanges();
         const auto rows = static_cast<std::int64_t>(database_.rows.size());
         const Time latest = now_ + Duration{300000 + 2000 * rows};
-        go_on(now_ + Duration{15000});
+        go_on(now_ + Duration{45000});  // half a minute of it perhaps without a connection
         check_woken();
         go_on(latest);
         for (const SimRow& row : database_.rows) {

@@ -52,6 +52,25 @@ TEST(ExchangeBook, LooksForAMissingOneEveryFewSeconds) {
     EXPECT_EQ(book.next_look(), std::nullopt);
 }
 
+TEST(ExchangeBook, OneOfTooManyToBeWatchedIsAskedForWhenWhatWaitsForItComesDue) {
+    ExchangeBook book;
+    Random random(1);
+    constexpr int MORE_THAN_ARE_WATCHED = 1001;
+    std::string last;
+    for (int i = 0; i < MORE_THAN_ARE_WATCHED; i++) {
+        last = "x" + std::to_string(i);
+        book.want(last);
+        ASSERT_EQ(book.next_question(Time{0}), last);
+        EXPECT_FALSE(book.answered(Time{0}, last, false));
+        (void)book.hold_for(Time{0}, last, random);
+    }
+    EXPECT_EQ(book.next_question(Time{0}), std::nullopt) << "each was just asked for";
+    (void)book.hold_for(Time{60000}, last, random);
+    EXPECT_EQ(book.next_question(Time{60000}), last);
+    EXPECT_TRUE(book.answered(Time{60000}, last, true)) << "what is held for it can go";
+    EXPECT_EQ(book.state(last), State::exists);
+}
+
 TEST(ExchangeBook, AnotherConnectionIsAskedAtOnceForWhatWasMissing) {
     ExchangeBook book;
     for (const char* name : {"there", "missing"}) {
