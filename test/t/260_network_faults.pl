@@ -77,11 +77,18 @@ survives('confirms vanish', before => $no_acks, error => '^no confirm from the b
 survives('events vanish', before => sub { $proxy->blackhole('to_broker') }, error => '^no confirm from the broker');
 survives('reset', before => $no_acks, during => sub { $proxy->reset }, error => $gone);
 survives('half closed by the broker', before => $no_acks, during => sub { $proxy->half_close('to_client') }, error => $gone);
-survives('half closed to the broker', before => sub { $proxy->delay(100, 'to_client') }, during => sub { $proxy->half_close('to_broker') }, error => $gone);
+survives(
+	'half closed to the broker',
+	before => sub { $proxy->delay(100, 'to_client') },
+	during => sub { $proxy->half_close('to_broker') },
+	error  => $gone);
 survives('cut in the middle of an event', before => sub { $proxy->cut(1000, 'to_broker') }, error => $gone);
 survives('cut in the middle of a confirm', before => sub { $proxy->cut(3, 'to_client') }, error => $gone);
 survives('a broken confirm', before => sub { $proxy->corrupt(0, 'to_client') }, error => 'frame');
-survives('a broken event', before => sub { $proxy->corrupt(0, 'to_broker') }, error => 'FRAME_ERROR|UNEXPECTED_FRAME|COMMAND_INVALID|' . $gone);
+survives(
+	'a broken event',
+	before => sub { $proxy->corrupt(0, 'to_broker') },
+	error  => "FRAME_ERROR|UNEXPECTED_FRAME|COMMAND_INVALID|$gone");
 
 # A broker that cannot be reached, or does not greet.
 for my $case ([ refuse => 'connection refused' ], [ silent => 'timed out after 2000 ms' ])

@@ -85,7 +85,8 @@ breaks_off('a frame that is too large', 'frame', during => sends(pack 'CnN', 1, 
 breaks_off('a frame that does not end where it says', 'frame', during => sends(pack('CnN', 8, 0, 0) . "\x00"));
 breaks_off('a frame of a type that there is not', 'frame', during => sends(pack('CnN', 5, 1, 0) . $frame_end));
 breaks_off('a method that there is not', 'unexpected method 60.999', during => sends(pack('CnNnn', 1, 1, 4, 60, 999) . $frame_end));
-breaks_off('half a frame', 'middle of a frame', during => sub { $fake->send_bytes(pack 'CnN', 1, 1, 13); $fake->close });
+breaks_off('half a frame', 'middle of a frame',
+	during => sub { $fake->send_bytes(pack 'CnN', 1, 1, 13); $fake->close });
 
 breaks_off('no greeting', q{waiting for the broker''s greeting}, before => sub { $fake->deaf });
 breaks_off('no answer to the login', 'logging in', before => sub { $fake->reply('connection.start-ok') });
@@ -95,7 +96,9 @@ breaks_off('no answer to channels', 'opening channels',
 breaks_off('answers are left out', 'unexpected confirm.select-ok', before => sub { $fake->reply('channel.open') });
 breaks_off('no answer to confirm.select', 'opening channels', before => sub { $fake->reply('confirm.select') });
 breaks_off('a channel that is closed when it is opened', 'RESOURCE_ERROR',
-	before => sub { $fake->reply('channel.open', 'channel.close', { reply_code => 506, reply_text => 'RESOURCE_ERROR', %by_nobody }) });
+	before => sub {
+		$fake->reply('channel.open', 'channel.close', { reply_code => 506, reply_text => 'RESOURCE_ERROR', %by_nobody });
+	});
 breaks_off('too few channels', 'channel_max', before => sub { $fake->tune(2, 131072, 60) });
 breaks_off('frames that are too small', 'frames of 100 bytes', before => sub { $fake->tune(2047, 100, 60) });
 breaks_off('no answer about the exchange', '^no answer from the broker', before => sub { $fake->reply('exchange.declare') });
