@@ -239,7 +239,8 @@ class SimDatabase {
             rows.push_back(row);
         }
         if (dice.chance(0.6)) {
-            end_writer(at, dice.chance(0.9), dice.chance(options.flushed));
+            const bool commits = dice.chance(0.9);
+            end_writer(at, commits, dice.chance(options.flushed));
         }
     }
     static void choose_exchange(Dice& dice, const SimRowOptions& options, SimRow& row) {
