@@ -252,7 +252,7 @@ constexpr Flaw FLAWS[] = {
     {Deviation::gives_up_rows_in_hand, busy_world_by_the_rules, "GivesUpRowsInHand"},
     {Deviation::keeps_lane_at_handover, any_world, "KeepsLaneAtHandover"},
     {Deviation::forgets_given_back, any_world, "ForgetsGivenBack"},
-    {Deviation::sweeps_late_after_reorder, reordering_world, "SweepsLateAfterReorder", 290},
+    {Deviation::sweeps_late_after_reorder, reordering_world, "SweepsLateAfterReorder", 940},
     {Deviation::no_search_for_killers, world_with_killers, "NoSearchForKillers"},
     {Deviation::charges_neighbours, world_with_killers, "ChargesNeighbours"},
     {Deviation::commits_not_flushed, any_world, "CommitsNotFlushed"},
