@@ -55,12 +55,16 @@ int copies_in_memory() {
                 static_cast<ssize_t>(size)) {
                 continue;
             }
-            for (std::size_t i = 0; i + masked.size() <= size; ++i) {
+            const char* found = page;
+            while ((found = static_cast<const char*>(
+                        std::memchr(found, masked[0] ^ mask, page + 4096 - found))) != nullptr) {
                 std::size_t same = 0;
-                while (same < masked.size() && (page[i + same] ^ mask) == masked[same]) {
+                while (same < masked.size() && found + same < page + size &&
+                       (found[same] ^ mask) == masked[same]) {
                     ++same;
                 }
-                copies += same == masked.size() && i < 4096 ? 1 : 0;
+                copies += same == masked.size() ? 1 : 0;
+                ++found;
             }
             std::memset(page, 0, sizeof(page));
         }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
 namespace fake {
@@ -367,6 +368,13 @@ Broker::~Broker() {
     ::close(listen_fd_);
 }
 
+bool Broker::wait_served(int connections) const {
+    for (int waited = 0; served_ < connections && waited < patience_ms; ++waited) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return served_ >= connections;
+}
+
 void Broker::join() {
     if (thread_.joinable()) {
         thread_.join();
@@ -387,6 +395,7 @@ bool Broker::serve() {
     Peer peer(fd);
     script_(peer);
     ::close(fd);
+    ++served_;
     return true;
 }
 

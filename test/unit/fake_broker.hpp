@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -147,6 +148,8 @@ class Broker {
     Broker& operator=(const Broker&) = delete;
 
     std::uint16_t port() const { return port_; }
+    /// Waits until so many connections have been served and closed; false when that takes long.
+    bool wait_served(int connections) const;
     void join();
 
   private:
@@ -155,6 +158,7 @@ class Broker {
     Script script_;
     int listen_fd_ = -1;
     std::uint16_t port_ = 0;
+    std::atomic<int> served_ = 0;
     std::thread thread_;
 };
 
