@@ -100,7 +100,12 @@ const Event* Drain::next_replayed(Time now) {
         case ExchangeBook::State::exists:
             return event;
         case ExchangeBook::State::missing:
-            replay_.exchange_missing(exchange);
+            // Whoever resumes a replay may have declared it just now.
+            if (replay_.takes_another_look(exchange)) {
+                exchanges_.doubt(exchange);
+            } else {
+                replay_.exchange_missing(exchange);
+            }
             break;
         case ExchangeBook::State::unknown:
             exchanges_.want(exchange);

@@ -119,6 +119,11 @@ bool ExchangeBook::answered(Time now, std::string_view name, std::optional<bool>
     return was_missing;
 }
 
+void ExchangeBook::doubt(std::string_view name) {
+    entry(name).state = State::unknown;
+    want(name);
+}
+
 void ExchangeBook::vanished(Time now, std::string_view name) {
     set_missing(now, name);
     if (++entry(name).vanished > 1) {

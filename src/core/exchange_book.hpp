@@ -30,6 +30,8 @@ class ExchangeBook {
     /// True: it exists, and was missing before, so what is held for it can go. `exists` nullopt:
     /// the broker would not say, so it is to be tried.
     bool answered(Time now, std::string_view name, std::optional<bool> exists);
+    /// What was answered is too old for what is at stake: it is asked for again.
+    void doubt(std::string_view name);
     /// A message was refused because there is no such exchange, though there was. Where that
     /// happens again and again, each message goes alone.
     void vanished(Time now, std::string_view name);

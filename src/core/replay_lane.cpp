@@ -135,6 +135,7 @@ void ReplayLane::leave() {
 void ReplayLane::start(const ReplayJob& job) {
     losses_ = job.id == last_job_ ? losses_ : 0;
     last_job_ = job.id;
+    looked_again_.reset();
     job_ = job;
     saved_position_ = looked_to_ = job.position;
     limiter_.set_rate(job.rate);
@@ -283,6 +284,10 @@ std::size_t ReplayLane::bytes_in_flight() const noexcept {
     return std::accumulate(
         in_flight_.begin(), in_flight_.end(), std::size_t{0},
         [](std::size_t sum, const auto& flight) { return sum + flight.second.bytes; });
+}
+
+bool ReplayLane::takes_another_look(std::string_view exchange) {
+    return std::exchange(looked_again_, std::string(exchange)) != exchange;
 }
 
 void ReplayLane::exchange_missing(std::string_view exchange) {

@@ -102,6 +102,8 @@ class ReplayLane {
     /// doing, which has failed by that, so the live lanes may connect again at once.
     bool lost(Time now, std::string_view why);
 
+    /// Whether to ask again for an exchange that was missing some time ago: once in each run.
+    bool takes_another_look(std::string_view exchange);
     /// The event to be sent next goes to an exchange that does not exist: the job has failed.
     void exchange_missing(std::string_view exchange);
 
@@ -159,9 +161,10 @@ class ReplayLane {
     std::map<std::size_t, Flight> in_flight_;
     std::size_t last_ticket_ = TICKET;
 
-    int nacks_ = 0;              ///< in a row
-    int losses_ = 0;             ///< connections lost since the last ack
-    std::int64_t last_job_ = 0;  ///< whose losses these are
+    int nacks_ = 0;                            ///< in a row
+    int losses_ = 0;                           ///< connections lost since the last ack
+    std::optional<std::string> looked_again_;  ///< the exchange that was asked for again
+    std::int64_t last_job_ = 0;                ///< whose losses these are
     Time retry_at_{};
 
     ReplayPlan plan_;
