@@ -121,7 +121,7 @@ $broker->consume('q', count => 500);
 # An exchange that is not there.
 $job = replay(q{exchange => 'nowhere', rate => 1000});
 wait_job($job, q{state = 'failed'});
-like(job($job, 'last_error'), qr/no exchange 'nowhere'/, 'a replay to an exchange that is missing fails, and says why');
+like(job($job, 'last_error'), qr/exchange "nowhere" does not exist/, 'a replay to an exchange that is missing fails, and says why');
 $node->wait_for_state('postgres', 'idle');
 insert('order.late', 10, 5);
 is(scalar(@{ $broker->consume('q', count => 10) }), 10, 'new events go on');
