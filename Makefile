@@ -5,7 +5,7 @@ BUILD ?= build
 
 # These goals bring their own PostgreSQL or need none, so they work before pg_config is installed. Other
 # goals of the same command line are given to a make of their own, which reads PGXS.
-helper_goals := help clean demo check check-long unit soak lint
+helper_goals := help clean demo check check-long bench unit soak lint
 
 ifneq ($(filter $(helper_goals),$(MAKECMDGOALS)),)
 
@@ -20,6 +20,7 @@ help:
 	@echo 'make demo               show it at work with a throwaway PostgreSQL and RabbitMQ'
 	@echo 'make check              run every test with throwaway servers; ends with "N passed, N failed"'
 	@echo 'make check-long         the same with the long variants of the tests'
+	@echo 'make bench              measure, alone on the machine, and write bench/results (SCENARIO=name: only that one)'
 	@echo 'make unit               unit tests only (CMake, GoogleTest)'
 	@echo 'make soak               the deterministic simulation for long (SEED=n STEPS=n; the last line depends on these alone)'
 	@echo 'make lint               formatting, layer rules, clang-tidy'
@@ -39,6 +40,11 @@ check:
 check-long:
 	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh check-long
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_LONG=1 scripts/sandbox.sh scripts/check.sh
+
+bench:
+	@PG_CONFIG='$(PG_CONFIG)' scripts/install-packages.sh bench
+	@mkdir -p bench/results
+	@PG_CONFIG='$(PG_CONFIG)' scripts/sandbox.sh --install --results bench/results bench/run $(SCENARIO)
 
 unit:
 	cmake -S . -B $(BUILD)/unit -DCMAKE_BUILD_TYPE=Debug

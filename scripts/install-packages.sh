@@ -2,7 +2,7 @@
 # Installs what is missing for building, for the demo or for the tests, by apt-get; does nothing when all is
 # there. Asks for root only when something must be installed.
 #
-#   install-packages.sh build|demo|check|check-long
+#   install-packages.sh build|demo|bench|check|check-long
 #
 # Packages are looked for by what they bring (a program, a header, a module), so a compiler or a PostgreSQL
 # that came in another way counts. PG_CONFIG names the PostgreSQL to use, if it is not the system's.
@@ -74,6 +74,11 @@ missing() {
     have prove || echo perl
     have_perl_module IPC::Run || echo libipc-run-perl
     [ "$purpose" != demo ] || return 0
+    if [ "$purpose" = bench ]; then
+        have_header postgresql/libpq-fe.h || echo libpq-dev
+        have gnuplot || echo gnuplot-nox
+        return 0
+    fi
 
     # The tests of TLS make their certificates by it.
     have openssl || echo openssl

@@ -3,9 +3,10 @@
 # copy of PostgreSQL, in a temporary directory, as an ordinary user. What is left running or lying there
 # afterwards is ended and removed; the system's services and directories are never touched.
 #
-#   sandbox.sh [--install] COMMAND [ARGUMENT...]
+#   sandbox.sh [--install] [--results DIRECTORY] COMMAND [ARGUMENT...]
 #
 # --install builds the extension first and installs it into the private PostgreSQL.
+# --results copies what the command has left in $OUTBOX_SANDBOX/results into this directory at the end.
 #
 # The command starts in the copied tree and finds in its environment:
 #   PATH, PG_CONFIG   the private PostgreSQL's programs
@@ -17,12 +18,19 @@
 set -euo pipefail
 
 install=no
-if [ "${1:-}" = --install ]; then
-    install=yes
+results=
+while [[ "${1:-}" == --* ]]; do
+    case $1 in
+    --install) install=yes ;;
+    --results)
+        results=$(cd "$2" && pwd)
+        shift
+        ;;
+    esac
     shift
-fi
+done
 [ $# -gt 0 ] || {
-    echo "usage: $0 [--install] COMMAND [ARGUMENT...]" >&2
+    echo "usage: $0 [--install] [--results DIRECTORY] COMMAND [ARGUMENT...]" >&2
     exit 2
 }
 
@@ -65,6 +73,9 @@ cleanup() {
     trap '' INT TERM HUP
     cd /
     end_processes
+    if [ -n "$results" ] && [ -d "$box/results" ]; then
+        cp -R "$box/results/." "$results/"
+    fi
     if [ "${OUTBOX_KEEP:-}" = 1 ]; then
         echo "kept: $box" >&2
     else
