@@ -83,9 +83,10 @@ struct TransactionPlan {
     std::vector<std::int64_t> release_behind;
     std::string pause;  ///< not empty: the relay is to be paused, with this reason
     std::optional<WakeHeld> wake_held;
-    std::size_t claim = 0;      ///< how many rows to claim at most
-    std::size_t suspicion = 0;  ///< not 0: the claim is part of the search for a row that kills
-    bool one_by_one = false;    ///< each mark in a transaction of its own, as all together failed
+    std::size_t claim = 0;        ///< how many rows to claim at most
+    std::size_t claim_bytes = 0;  ///< how many bytes of payload; one row may have more
+    std::size_t suspicion = 0;    ///< not 0: the claim is part of the search for a row that kills
+    bool one_by_one = false;      ///< each mark in a transaction of its own, as all together failed
 };
 
 /// How a transaction of a plan went, when it committed.
@@ -353,7 +354,9 @@ class Drain {
     void add_marks(bool set_aside);
     bool add_mark(BatchMarks& marks, const Row& row);
     void plan_followers();
-    std::size_t claim_room() const;
+    std::size_t most_claimed() const;
+    std::size_t rows_to_stay() const noexcept;
+    std::size_t batch_bytes() const noexcept;
     std::size_t claim_size() const;
     void take_written(const TransactionResult& result, bool& failed_again);
     void set_aside(std::size_t index);
@@ -419,6 +422,7 @@ class Drain {
     std::deque<WakeHeld> wakes_;
     bool was_connected_ = false;
     std::size_t rows_in_hand_ = 0;
+    std::size_t bytes_in_hand_ = 0;  ///< of payload
     std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;
     std::size_t failed_ = 0;     ///< failed and ended

@@ -12,6 +12,8 @@ namespace {
 // How long an outcome may wait for company before it is written: few published rows are ever
 // unmarked.
 constexpr Duration SETTLE_INTERVAL{10};
+// A claim is worth its walk when there is room for this part of a batch.
+constexpr std::size_t LEAST_CLAIM = 4;
 
 constexpr Duration lease_half(const DrainSettings& settings) {
     return settings.lease_ttl / 2;
@@ -36,13 +38,30 @@ bool Drain::is_leaving() const noexcept {
     return next_settings_.has_value() || !may_run();
 }
 
+// A claim that would take a few rows only waits for more room, since it costs a walk.
 bool Drain::may_claim() const {
-    return may_publish_at_all() && !blocked_ && !claims_held_ && !next_settings_.has_value() &&
-           rows_in_hand_ <= (suspicion_ > 0 ? 0 : claim_room());
+    if (!may_publish_at_all() || blocked_ || claims_held_ || next_settings_.has_value()) {
+        return false;
+    }
+    if (suspicion_ > 0) {
+        return rows_in_hand_ == 0;
+    }
+    return rows_to_stay() + std::max<std::size_t>(most_claimed() / LEAST_CLAIM, 1) <=
+               2 * most_claimed() &&
+           (rows_in_hand_ == 0 || bytes_in_hand_ + batch_bytes() / LEAST_CLAIM <= batch_bytes());
+}
+
+// What is still in hand when the outcomes that are known are written.
+std::size_t Drain::rows_to_stay() const noexcept {
+    return rows_in_hand_ - std::min(rows_in_hand_, published_ + failed_ + releasing_);
+}
+
+std::size_t Drain::batch_bytes() const noexcept {
+    return static_cast<std::size_t>(std::max<std::int64_t>(settings_.batch_bytes, 1));
 }
 
 // A batch; under a publish_rate no more than goes in a second, so that little is leased for long.
-std::size_t Drain::claim_room() const {
+std::size_t Drain::most_claimed() const {
     const auto batch = static_cast<std::size_t>(settings_.batch_size);
     if (settings_.publish_rate == 0) {
         return batch;
@@ -270,6 +289,11 @@ bool Drain::transaction_due(Time now) {
         plan_rows_set_aside(now);
         return true;
     }
+    // The broker gets work first, to have it while the transaction runs. That ends soon: the window fills up, and
+    // unwritten outcomes are bounded too.
+    if (may_publish(now) && transaction_failures_ == 0) {
+        return false;
+    }
     const std::size_t outcomes = published_ + failed_;
     const bool idle = in_flight() == 0 && !may_publish(now) && !may_try(now);
     const bool settle = releasing_ > 0 || to_renew_ > 0 || outcomes >= settle_threshold() ||
@@ -310,13 +334,17 @@ void Drain::make_plan(Time now, bool claim) {
     plan_followers();
     if (claim && plan_.pause.empty()) {
         plan_.claim = claim_size();
+        plan_.claim_bytes = batch_bytes() - std::min(bytes_in_hand_, batch_bytes() - 1);
         plan_.suspicion = suspicion_;
         look_ = false;
     }
 }
 
+// What is in hand is topped up often rather than filled seldom: while a large claim runs, the
+// broker has nothing new to do.
 std::size_t Drain::claim_size() const {
-    const std::size_t size = std::min(claim_limit_, claim_room());
+    const std::size_t size =
+        std::min({claim_limit_, most_claimed(), 2 * most_claimed() - rows_to_stay()});
     return suspicion_ > 0 ? std::min(size, suspicion_) : size;
 }
 
@@ -428,6 +456,7 @@ void Drain::drop_row(std::size_t index) {
     uncount(row);
     look_ = look_ || row.state == RowState::releasing;
     by_seq_.erase(row.event->seq);
+    bytes_in_hand_ -= row.event->payload.size();
     rows_of_bucket_[bucket_of_event(*row.event)]--;
     if (row.event->group.has_value()) {
         if (row.holds_group) {

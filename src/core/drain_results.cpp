@@ -131,6 +131,7 @@ void Drain::add_claim(const TransactionResult& result) {
         batch.rows.push_back(index);
         by_seq_[event.seq] = index;
         rows_in_hand_++;
+        bytes_in_hand_ += event.payload.size();
         rows_of_bucket_[bucket_of_event(event)]++;
         let_in(index);
     }

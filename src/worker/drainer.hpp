@@ -76,7 +76,7 @@ class Drainer {
     bool may_claim_now();
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
-    ClaimOrder::Limits claim_limits(std::size_t rows) const;
+    ClaimOrder::Limits claim_limits(const TransactionPlan& plan) const;
 
     // The marks (marks.cpp).
     bool write_marks(postgres::Transaction& transaction, const BatchMarks& marks, Marked& marked);

@@ -32,7 +32,7 @@ void Drainer::transact() {
     postgres::Transaction transaction(plan.claim > 0 ? "outbox_drainer: settling and claiming"
                                                      : "outbox_drainer: settling");
     Marked marked;
-    Claim claim(drain_, claim_limits(plan.claim));
+    Claim claim(drain_, claim_limits(plan));
     claim.token = make_token(self_, ++claim_counter_, plan.suspicion);
     if (plan.suspicion > 0) {
         // Few are taken at a time, but the way from the floor to them may be long.
@@ -87,10 +87,11 @@ bool Drainer::may_claim_now() {
     return true;
 }
 
-ClaimOrder::Limits Drainer::claim_limits(std::size_t rows) const {
+ClaimOrder::Limits Drainer::claim_limits(const TransactionPlan& plan) const {
     // A whole source, or the whole line, takes what it can get.
     const bool by_key = ordering() == Ordering::per_key;
-    return {rows, settings_.batch_bytes, by_key ? MOST_OF_ONE_KEY : SIZE_MAX};
+    return {plan.claim, static_cast<std::int64_t>(plan.claim_bytes),
+            by_key ? MOST_OF_ONE_KEY : SIZE_MAX};
 }
 
 bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
