@@ -68,6 +68,7 @@ struct BatchMarks {
     BatchId batch = 0;
     std::string token;
     std::vector<std::int64_t> published;
+    std::vector<std::uint64_t> places;  ///< of those published, in their order: see Event::place
     std::vector<FailedMark> failed;
     std::vector<EndedMark> ended;
     std::vector<std::int64_t> deferred;  ///< put behind the failed row of their group, uncharged

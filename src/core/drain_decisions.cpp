@@ -289,8 +289,8 @@ bool Drain::transaction_due(Time now) {
         plan_rows_set_aside(now);
         return true;
     }
-    // The broker gets work first, to have it while the transaction runs. That ends soon: the window fills up, and
-    // unwritten outcomes are bounded too.
+    // The broker gets work first, to have it while the transaction runs. That ends soon: the window
+    // fills up, and unwritten outcomes are bounded too.
     if (may_publish(now) && transaction_failures_ == 0) {
         return false;
     }
@@ -380,6 +380,7 @@ bool Drain::add_mark(BatchMarks& marks, const Row& row) {
     switch (row.state) {
         case RowState::published:
             marks.published.push_back(seq);
+            marks.places.push_back(row.event->place);
             return true;
         case RowState::failed:
             marks.failed.push_back(

@@ -72,7 +72,10 @@ struct Event {
     /// hash wait for each other; they do not lose their order.
     std::optional<std::uint64_t> group;
     bool poisoned = false;  ///< a former attempt made the broker close the channel
-    bool leads = false;     ///< events of its group may wait behind it in the deferred lane
+    /// Where the row lies in its table, for whoever marks it; 0: unknown. Only the database makes
+    /// something of it.
+    std::uint64_t place = 0;
+    bool leads = false;  ///< events of its group may wait behind it in the deferred lane
 };
 
 // Rows are built below the guard that catches ereport, where no destructor may be skipped.

@@ -232,6 +232,10 @@ void borrow_event(const EventValues& values, Event& event) {
     read_envelope(row, event);
 }
 
+void borrow_payload(const EventValues& values, Event& event) {
+    event.payload = bytes_of(Row(values, Bytes::borrowed), Column::PAYLOAD);
+}
+
 void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     EventValues found;
     for (int i = 0; i < EventValues::COUNT; i++) {

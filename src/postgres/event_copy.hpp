@@ -59,6 +59,9 @@ extern const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS];
 /// errors.
 void borrow_event(const EventValues& values, Event& event);
 
+/// Its payload likewise.
+void borrow_payload(const EventValues& values, Event& event);
+
 /// Copies a row with those columns to the current memory context, text converted to UTF-8; a text
 /// that has no UTF-8 form is left out and noted in the event. Raises PostgreSQL errors (out of
 /// memory).

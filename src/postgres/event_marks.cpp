@@ -1,5 +1,6 @@
 // What a drainer writes to the outbox table: claims, marks and the floor.
 #include "postgres/event_copy.hpp"
+#include "postgres/event_rows.hpp"
 #include "postgres/event_sql.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
@@ -9,7 +10,10 @@ extern "C" {
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "access/xact.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 }
 
 namespace outbox::postgres {
@@ -123,8 +127,8 @@ Statement* claim_statement() {
     return &statement;
 }
 
-Datum text_value(const char* text) {
-    return CStringGetTextDatum(text);
+Datum text_value(std::string_view text) {
+    return PointerGetDatum(cstring_to_text_with_len(text.data(), static_cast<int>(text.size())));
 }
 
 /// A text[] value under construction.
@@ -154,6 +158,108 @@ std::optional<std::span<const std::int64_t>> mark(Transaction& transaction, Stat
     return ok ? std::optional(hit) : std::nullopt;
 }
 
+/// Rows that were hit, of those wanted.
+class Hits {
+  public:
+    explicit Hits(std::size_t wanted)
+        : seqs_(allocate<std::int64_t>(wanted)), was_hit_(allocate<bool>(wanted)) {
+        memset(was_hit_, 0, wanted);
+    }
+
+    void hit(std::size_t index, std::int64_t seq) {
+        was_hit_[index] = true;
+        seqs_[count_++] = seq;
+    }
+    void add(std::span<const std::int64_t> seqs) {
+        for (std::int64_t seq : seqs) {
+            seqs_[count_++] = seq;
+        }
+    }
+    std::size_t count() const { return count_; }
+    std::span<const std::int64_t> seqs() const { return {seqs_, count_}; }
+    std::span<const std::int64_t> missing(std::span<const PlacedRow> wanted) const {
+        auto* missing = allocate<std::int64_t>(wanted.size());
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < wanted.size(); i++) {
+            if (!was_hit_[i]) {
+                missing[count++] = wanted[i].seq;
+            }
+        }
+        return {missing, count};
+    }
+
+  private:
+    std::int64_t* seqs_;
+    bool* was_hit_;
+    std::size_t count_ = 0;
+};
+
+// A row that somebody has locked or changed since the walk is left to the next one.
+std::span<Event> claim_in_place(EventRows& places, std::span<const PlacedRow> rows,
+                                const char* token, Snapshot snapshot, MemoryContext memory) {
+    const Datum claimed_by = text_value(token);
+    const TimestampTz now = GetCurrentTimestamp();
+    MemoryContext previous = MemoryContextSwitchTo(memory);
+    auto* events = allocate<Event>(rows.size());
+    std::size_t count = 0;
+    for (const PlacedRow& row : rows) {
+        if (!places.read(row.place, row.seq, snapshot) || places.is_claimed()) {
+            continue;
+        }
+        events[count] = Event{};
+        places.event(events[count]);
+        if (places.claim(now, claimed_by)) {
+            events[count].place = places.place();
+            count++;
+        }
+    }
+    MemoryContextSwitchTo(previous);
+    CommandCounterIncrement();
+    return {events, count};
+}
+
+std::span<Event> claim_by_statement(std::span<const PlacedRow> rows, const char* token,
+                                    Snapshot snapshot, MemoryContext memory) {
+    auto* seqs = allocate<std::int64_t>(rows.size());
+    for (std::size_t i = 0; i < rows.size(); i++) {
+        seqs[i] = rows[i].seq;
+    }
+    execute(*claim_statement(), {bigint_array({seqs, rows.size()}), text_value(token)},
+            Access::write, snapshot);
+    const std::size_t count = row_count();
+    MemoryContext previous = MemoryContextSwitchTo(memory);
+    auto* events = allocate<Event>(count);
+    for (std::size_t i = 0; i < count; i++) {
+        events[i] = Event{};
+        copy_event(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, events[i]);
+    }
+    MemoryContextSwitchTo(previous);
+    SPI_freetuptable(SPI_tuptable);
+    return {events, count};
+}
+
+// What somebody has moved or locked meanwhile is left to the statement, which finds it and waits
+// for it.
+void mark_in_place(EventRows& places, std::span<const PlacedRow> rows, std::string_view token,
+                   Hits& hits) {
+    const TimestampTz now = GetCurrentTimestamp();
+    MemoryContext scratch =
+        AllocSetContextCreate(CurrentMemoryContext, "outbox_drainer rows", ALLOCSET_DEFAULT_SIZES);
+    MemoryContext previous = MemoryContextSwitchTo(scratch);
+    PushActiveSnapshot(GetLatestSnapshot());
+    for (std::size_t i = 0; i < rows.size(); i++) {
+        if (rows[i].place != 0 && places.read(rows[i].place, rows[i].seq, GetActiveSnapshot()) &&
+            places.is_claimed_by(token) && places.mark_published(now)) {
+            hits.hit(i, rows[i].seq);
+        }
+        MemoryContextReset(scratch);
+    }
+    PopActiveSnapshot();
+    MemoryContextSwitchTo(previous);
+    MemoryContextDelete(scratch);
+    CommandCounterIncrement();
+}
+
 // UPDATE ... RETURNING has no order of its own.
 int by_seq(const void* a, const void* b) {
     const std::int64_t left = static_cast<const Event*>(a)->seq;
@@ -163,32 +269,40 @@ int by_seq(const void* a, const void* b) {
 
 }  // namespace
 
-std::optional<std::span<Event>> claim_rows(Transaction& transaction,
-                                           std::span<const std::int64_t> seqs, const char* token,
+std::optional<std::span<Event>> claim_rows(Transaction& transaction, Oid table,
+                                           std::span<const PlacedRow> rows, const char* token,
                                            MemoryContext memory) {
     std::span<Event> claimed;
     const bool ok = transaction.run([&] {
-        execute(*claim_statement(), {bigint_array(seqs), text_value(token)}, Access::write,
-                transaction.snapshot());
-        const std::size_t count = row_count();
-        MemoryContext previous = MemoryContextSwitchTo(memory);
-        auto* events = allocate<Event>(count);
-        for (std::size_t i = 0; i < count; i++) {
-            events[i] = Event{};
-            copy_event(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, events[i]);
-        }
-        qsort(events, count, sizeof(Event), by_seq);
-        MemoryContextSwitchTo(previous);
-        SPI_freetuptable(SPI_tuptable);
-        claimed = {events, count};
+        EventRows places(table);
+        claimed = places.can_update()
+                      ? claim_in_place(places, rows, token, transaction.snapshot(), memory)
+                      : claim_by_statement(rows, token, transaction.snapshot(), memory);
+        places.close();
+        qsort(claimed.data(), claimed.size(), sizeof(Event), by_seq);
     });
     return ok ? std::optional(claimed) : std::nullopt;
 }
 
-std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction,
-                                                            std::span<const std::int64_t> seqs,
-                                                            const char* token) {
-    return mark(transaction, mark_published_statement, seqs, token);
+std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction, Oid table,
+                                                            std::span<const PlacedRow> rows,
+                                                            std::string_view token) {
+    std::span<const std::int64_t> hit;
+    const bool ok = transaction.run([&] {
+        Hits hits(rows.size());
+        EventRows places(table);
+        if (places.can_update()) {
+            mark_in_place(places, rows, token, hits);
+        }
+        places.close();
+        if (hits.count() < rows.size()) {
+            execute(mark_published_statement, {bigint_array(hits.missing(rows)), text_value(token)},
+                    Access::write);
+            hits.add(returned_seqs());
+        }
+        hit = hits.seqs();
+    });
+    return ok ? std::optional(hit) : std::nullopt;
 }
 
 std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transaction,

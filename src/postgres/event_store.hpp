@@ -30,6 +30,7 @@ struct WalkedRow {
     std::int64_t holder = 0;             ///< of a due row, see Candidate::holder
     std::int32_t attempts = 0;
     Uuid id{};
+    std::uint64_t place = 0;  ///< see Event::place
 };
 
 /// What stop_the_line waits for.
@@ -85,16 +86,22 @@ std::optional<HaltedRow> halted_row(Transaction& transaction);
 /// How long until the next deferred row comes due; negative when there is none.
 std::optional<Duration> next_due(Transaction& transaction);
 
+/// A row and where it was last seen.
+struct PlacedRow {
+    std::int64_t seq = 0;
+    std::uint64_t place = 0;  ///< see Event::place
+};
+
 /// Claims those of the rows that are still free and that nobody has locked, and copies them,
 /// ascending, to `memory`, in which they outlive the transaction.
-std::optional<std::span<Event>> claim_rows(Transaction& transaction,
-                                           std::span<const std::int64_t> seqs, const char* token,
+std::optional<std::span<Event>> claim_rows(Transaction& transaction, Oid table,
+                                           std::span<const PlacedRow> rows, const char* token,
                                            MemoryContext memory);
 
 // Marks, guarded by the claim token. They give the rows that were hit.
-std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction,
-                                                            std::span<const std::int64_t> seqs,
-                                                            const char* token);
+std::optional<std::span<const std::int64_t>> mark_published(Transaction& transaction, Oid table,
+                                                            std::span<const PlacedRow> rows,
+                                                            std::string_view token);
 /// Puts off those that failed, charged, and those that are held, uncharged.
 std::optional<std::span<const std::int64_t>> mark_failed(Transaction& transaction,
                                                          std::span<const FailedMark> marks,

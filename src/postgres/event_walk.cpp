@@ -1,4 +1,5 @@
 // What a drainer reads of the outbox table, without locking anything.
+#include "postgres/event_rows.hpp"
 #include "postgres/event_sql.hpp"
 #include "postgres/event_store.hpp"
 #include "postgres/statement.hpp"
@@ -37,7 +38,7 @@ namespace {
 
 #define WALKED \
     "e.seq, (" FRESH "), e.claimed_by, pg_catalog.octet_length(e.payload)::pg_catalog.int8, " \
-    GROUP_HASH ", NULL::pg_catalog.int8, e.attempts::pg_catalog.int8, e.id"
+    GROUP_HASH ", NULL::pg_catalog.int8, e.attempts::pg_catalog.int8, e.id, e.ctid"
 // clang-format on
 
 Statement walk_fresh_statement = {
@@ -80,7 +81,8 @@ Statement lowest_holders_statement = {
 Statement walk_due_statement = {
     "SELECT e.seq, false, e.claimed_by, "
     "pg_catalog.octet_length(e.payload)::pg_catalog.int8, " GROUP_HASH
-    ", coalesce(k.seq, s.seq), e.attempts::pg_catalog.int8, e.id FROM outbox.event e" HOLDER_BELOW
+    ", coalesce(k.seq, s.seq), e.attempts::pg_catalog.int8, e.id, e.ctid FROM outbox.event "
+    "e" HOLDER_BELOW
     " WHERE e.next_attempt_at OPERATOR(pg_catalog.<=) pg_catalog.now() AND e.claimed_by IS NULL"
     " AND " IN_BUCKETS
     " ORDER BY e.next_attempt_at, e.seq LIMIT $2 FOR NO KEY UPDATE OF e SKIP LOCKED",
@@ -157,6 +159,12 @@ Statement fingerprint_statement = {
     {OIDARRAYOID, OIDARRAYOID, InvalidOid, InvalidOid},
     nullptr};
 
+std::uint64_t place_column(std::size_t row, int number) {
+    bool is_null = false;
+    const Datum place = column(row, number, &is_null);
+    return is_null ? 0 : pack_place(*reinterpret_cast<ItemPointer>(DatumGetPointer(place)));
+}
+
 std::span<const WalkedRow> walked_rows() {
     const std::size_t count = row_count();
     auto* rows = allocate<WalkedRow>(count);
@@ -171,7 +179,8 @@ std::span<const WalkedRow> walked_rows() {
                                 : std::optional(static_cast<std::uint64_t>(DatumGetInt64(group))),
                    int64_column(i, 6),
                    static_cast<std::int32_t>(int64_column(i, 7)),
-                   uuid_column(i, 8)};
+                   uuid_column(i, 8),
+                   place_column(i, 9)};
     }
     SPI_freetuptable(SPI_tuptable);
     return {rows, count};

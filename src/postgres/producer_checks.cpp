@@ -66,7 +66,10 @@ std::int64_t milliseconds(Datum interval) {
     return rounded < 0 ? PG_INT64_MIN : PG_INT64_MAX;
 }
 
-void pick(const EventColumns& columns, const Datum* values, const bool* nulls, EventValues& out) {
+}  // namespace
+
+void pick_event(const EventColumns& columns, const Datum* values, const bool* nulls,
+                EventValues& out) {
     std::fill(std::begin(out.nulls), std::end(out.nulls), true);
     for (const ColumnType& known : COLUMN_TYPES) {
         const int place = columns.numbers[known.column] - 1;
@@ -78,6 +81,8 @@ void pick(const EventColumns& columns, const Datum* values, const bool* nulls, E
             Int64GetDatum(milliseconds(out.values[Column::EXPIRATION_MS]));
     }
 }
+
+namespace {
 
 std::size_t stored_size(const EventValues& row, Column column) {
     return row.nulls[column] ? 0 : toast_raw_datum_size(row.values[column]) - VARHDRSZ;
@@ -177,7 +182,7 @@ void judge_event(const EventColumns& columns, const Datum* values, const bool* n
                  Verdict& verdict) {
     EventValues row;
     Event event;
-    pick(columns, values, nulls, row);
+    pick_event(columns, values, nulls, row);
     borrow_event(row, event);
     const StoredBytes stored{.payload = stored_size(row, Column::PAYLOAD),
                              .key = stored_size(row, Column::KEY)};

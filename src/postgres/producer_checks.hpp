@@ -21,6 +21,11 @@ struct EventColumns {
 /// Finds them, or raises an error.
 EventColumns find_event_columns(TupleDesc description, const char* table);
 
+/// The values of those columns from a row of the table, given by all its values. The number, the id
+/// and what only a drainer needs are not among them.
+void pick_event(const EventColumns& columns, const Datum* values, const bool* nulls,
+                EventValues& out);
+
 /// What core says of an event, without any object that owns memory.
 struct Verdict {
     bool refused;

@@ -65,6 +65,11 @@ Uuid uuid_column(std::size_t row, int number) {
     return id;
 }
 
+std::string_view text_of_datum(Datum value) {
+    const varlena* text = PG_DETOAST_DATUM_PACKED(value);
+    return {VARDATA_ANY(text), VARSIZE_ANY_EXHDR(text)};
+}
+
 std::string_view text_column(std::size_t row, int number) {
     bool is_null = false;
     const Datum value = column(row, number, &is_null);

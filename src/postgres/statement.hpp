@@ -38,6 +38,8 @@ Datum column(std::size_t row, int column, bool* is_null);
 std::int64_t int64_column(std::size_t row, int number);
 bool bool_column(std::size_t row, int number);
 Uuid uuid_column(std::size_t row, int number);
+/// The bytes of a text value, where it lies or, if it had to be decompressed, in a copy.
+std::string_view text_of_datum(Datum value);
 /// A copy in the current memory context; empty when NULL.
 std::string_view text_column(std::size_t row, int number);
 

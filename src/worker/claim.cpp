@@ -59,6 +59,22 @@ bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
 
 }  // namespace
 
+// Where the rows that are wanted were seen.
+std::vector<postgres::PlacedRow> Drainer::Claim::wanted() const {
+    std::unordered_map<std::int64_t, std::uint64_t> places;
+    for (const std::span<const postgres::WalkedRow> rows : {due, in_gaps, fresh}) {
+        for (const postgres::WalkedRow& row : rows) {
+            places.emplace(row.seq, row.place);
+        }
+    }
+    std::vector<postgres::PlacedRow> placed;
+    placed.reserve(order.wanted().size());
+    for (std::int64_t seq : order.wanted()) {
+        placed.push_back({seq, places[seq]});
+    }
+    return placed;
+}
+
 bool Drainer::claim(postgres::Transaction& transaction, Claim& claim) {
     claim.lane.begin_pass();
     if (!note_ended_writers(transaction, claim.lane, FreshLane::Moment::before_snapshot) ||
@@ -359,8 +375,8 @@ bool Drainer::take_wanted(postgres::Transaction& transaction, Claim& claim) {
     if (claim.order.wanted().empty()) {
         return true;
     }
-    const auto events = postgres::claim_rows(transaction, claim.order.wanted(), claim.token.c_str(),
-                                             claim.memory.context());
+    const auto events = postgres::claim_rows(transaction, table_.event, claim.wanted(),
+                                             claim.token.c_str(), claim.memory.context());
     if (!events.has_value()) {
         return false;
     }

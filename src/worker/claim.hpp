@@ -30,6 +30,9 @@ struct Drainer::Claim {
     Claim(const Drain& hand, const ClaimOrder::Limits& limits)
         : room(limits.rows), to_walk(limits.rows), order(hand, limits) {}
 
+    /// The rows that are to be taken, and where they were seen.
+    std::vector<postgres::PlacedRow> wanted() const;
+
     std::size_t room;     ///< rows that may be taken
     std::size_t to_walk;  ///< rows that may be looked at; more than room in the search for a killer
     ClaimOrder order;

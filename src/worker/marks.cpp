@@ -30,6 +30,16 @@ std::vector<std::int64_t> missing_from(std::vector<std::int64_t> wanted,
     return missing;
 }
 
+// In a transaction of its own a row is looked for by its number.
+std::vector<postgres::PlacedRow> placed(const BatchMarks& marks) {
+    std::vector<postgres::PlacedRow> rows;
+    rows.reserve(marks.published.size());
+    for (std::size_t i = 0; i < marks.published.size(); i++) {
+        rows.push_back({marks.published[i], marks.places.empty() ? 0 : marks.places[i]});
+    }
+    return rows;
+}
+
 template <class Mark>
 std::vector<std::int64_t> seqs_of(const std::vector<Mark>& marks) {
     std::vector<std::int64_t> seqs;
@@ -64,7 +74,7 @@ bool Drainer::write_marks(postgres::Transaction& transaction, const BatchMarks& 
                           Marked& marked) {
     const char* token = marks.token.c_str();
     if (!marks.published.empty()) {
-        const auto hit = postgres::mark_published(transaction, marks.published, token);
+        const auto hit = postgres::mark_published(transaction, table_.event, placed(marks), token);
         if (!hit.has_value()) {
             return false;
         }
