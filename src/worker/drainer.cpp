@@ -25,6 +25,8 @@ DrainSettings no_settings() {
     return settings;
 }
 
+// Messages that are published before the broker is heard again.
+constexpr int BURST = 64;
 // How often the shares of the drainers of a database are looked at, unless one is woken.
 constexpr Duration SHARE_INTERVAL{100};
 // How often ALTER DATABASE ... SET is looked for.
@@ -89,7 +91,7 @@ ExitReason Drainer::run() {
         report();
         inject_after_pump();
         topology_.look();
-        const Command command = drain_.next(now);
+        const Command command = publish_burst(now);
         switch (command.kind) {
             case Command::Kind::wait:
                 wait(command.until);
@@ -101,9 +103,7 @@ ExitReason Drainer::run() {
                 link_.close(now, command.reason);
                 break;
             case Command::Kind::publish:
-                // By the settings that it was chosen by.
-                link_.publish(now, *command.event, command.channel, drain_.settings());
-                inject_between_publishes(now);
+                publish(now, command);
                 break;
             case Command::Kind::ask:
                 link_.ask_for_exchange(command.exchange);
@@ -122,6 +122,23 @@ ExitReason Drainer::run() {
                                                 : ExitReason::stopped;
         }
     }
+}
+
+// Publishes up to BURST messages, which go out together, and gives the command that comes after
+// them. To listen to the broker between two messages costs as much as to send one.
+Command Drainer::publish_burst(Time now) {
+    Command command = drain_.next(now);
+    for (int i = 0; i < BURST && command.kind == Command::Kind::publish; i++) {
+        publish(now, command);
+        command = drain_.next(now);
+    }
+    return command;
+}
+
+void Drainer::publish(Time now, const Command& command) {
+    // By the settings that it was chosen by.
+    link_.publish(now, *command.event, command.channel, drain_.settings());
+    inject_between_publishes(now);
 }
 
 // True when it is there; false with extension_gone_ when it is not, without when that could not be

@@ -44,6 +44,8 @@ class Drainer {
     void take_notice();
     void take_settings();
     void judge_configuration();
+    Command publish_burst(Time now);
+    void publish(Time now, const Command& command);
     void wait(Time until);
     void inject_after_pump() const;
     void inject_between_publishes(Time now);
