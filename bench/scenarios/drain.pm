@@ -2,6 +2,10 @@ package OutboxBench::Scenario::drain;
 
 # A queued backlog goes into a durable classic queue, a quorum queue, and an exchange without a queue, where the broker
 # costs next to nothing. The ceiling is taken with the drainer's own window and with 500, whichever is better.
+#
+# Into the classic queue go also the relays outside the server (programs/external_relay.cpp). The lease's claim sorts the
+# whole backlog each time, so it has a tenth of it, 20,000 events, which is in its favour; the relay that commits each
+# row has 2,000, since its rate does not depend on how many there are.
 
 use strict;
 use warnings;
@@ -11,10 +15,28 @@ use List::Util qw(max);
 sub title { return 'Draining a backlog of 512-byte events'; }
 
 my %kinds = (
-	'classic queue' => { declare => [ queue => 'q', binding => '#' ],              bar => '>= 0.85' },
+	'classic queue' => { declare => [ queue => 'q', binding => '#' ],              bar => '>= 0.85', relays => 1 },
 	'quorum queue'  => { declare => [ queue => 'q', binding => '#', quorum => 1 ], bar => '>= 0.85' },
 	'no queue'      => { declare => undef,                                         bar => '>= 0.5' },
 );
+
+my @relays = (
+	{ name => 'first seed', mode => 'batch', count => 20_000, bar => '>= 5' },
+	{ name => 'per row',    mode => 'row',   count => 2_000 },
+);
+
+# Events a second of one of the relays outside the server.
+sub relay_rate
+{
+	my ($bench, $server, $broker, $relay) = @_;
+	my %env   = $server->environment;
+	my $count = $bench->scaled($relay->{count});
+	$bench->program('external_relay', mode => 'fill', count => $count, env => {%env});
+	$server->execute('CHECKPOINT');
+	my $got = $bench->program('external_relay', mode => $relay->{mode}, port => $broker->port, env => {%env});
+	die "$relay->{name} relayed $got->{count} of $count events\n" unless $got->{count} == $count;
+	return $got->{rate};
+}
 
 sub run
 {
@@ -22,7 +44,7 @@ sub run
 	my $count = $bench->scaled(200_000);
 	for my $kind ('classic queue', 'quorum queue', 'no queue')
 	{
-		my (@ours, @ceiling);
+		my (@ours, @ceiling, %relayed);
 		for my $round (1 .. $bench->repeats)
 		{
 			my $broker = $bench->broker;
@@ -49,8 +71,16 @@ sub run
 				push @ours, $count / $server->drain($count);
 			};
 			$broker->declare(exchange => 'events', @queue) if @queue;
+			my $measure_relays = sub {
+				for my $relay ($kinds{$kind}{relays} ? @relays : ())
+				{
+					$empty->();
+					push @{ $relayed{ $relay->{name} } }, relay_rate($bench, $server, $broker, $relay);
+				}
+			};
 			# Who goes first takes turns: the node's first minute is not like its second.
-			$_->() for $round % 2 ? ($measure_ceiling, $measure_ours) : ($measure_ours, $measure_ceiling);
+			my @turns = ($measure_ceiling, $measure_ours, $measure_relays);
+			$_->() for $round % 2 ? @turns : reverse @turns;
 			push @ceiling, max(@rates);
 			$bench->say(sprintf '%s: %.0f events/s, ceiling %.0f', $kind, $ours[-1], $ceiling[-1]);
 			$server->discard;
@@ -58,6 +88,11 @@ sub run
 		}
 		$bench->compare($kind, figure => \@ours, unit => 'events/s', baseline => \@ceiling, against => 'ceiling',
 			bar => $kinds{$kind}{bar});
+		for my $relay (grep { $relayed{ $_->{name} } } @relays)
+		{
+			$bench->compare("$kind, a relay outside", figure => \@ours, unit => 'events/s',
+				baseline => $relayed{ $relay->{name} }, against => $relay->{name}, bar => $relay->{bar});
+		}
 	}
 	return;
 }
