@@ -10,10 +10,12 @@
 //   external_relay --mode row --port P [--exchange X] [--batch 100]
 //     each event is published, confirmed and marked with a commit of its own before the next one
 //
-// Both go on until nothing is unpublished. Prints count=N seconds=S rate=R, from the first claim to
-// the last mark. The envelope is not taken apart and put together again, as a service would do:
-// that is in this one's favour.
+// Both go on until nothing is unpublished, or --limit N events have been relayed. Prints count=N
+// seconds=S rate=R, from the first claim to the last mark. The envelope is not taken apart and put
+// together again, as a service would do: that is in this one's favour.
 #include "postgres.hpp"
+
+#include <limits>
 
 namespace {
 
@@ -126,6 +128,7 @@ long relay_batches(Database& database, Publisher& publisher, const Arguments& ar
     const std::string lease_seconds = "30";
     const std::string batch = std::to_string(arguments.number("batch", 100));
     const auto depth = static_cast<std::size_t>(arguments.number("depth", 100));
+    const long limit = arguments.number("limit", std::numeric_limits<long>::max());
     database.prepare(
         "claim",
         "WITH locked AS ("
@@ -140,7 +143,7 @@ long relay_batches(Database& database, Publisher& publisher, const Arguments& ar
         "UPDATE bench_outbox SET published_at = now(), claimed_at = NULL, claimed_by = NULL"
         " WHERE id = ANY($1::uuid[]) AND claimed_by = $2");
     long relayed = 0;
-    for (;;) {
+    while (relayed < limit) {
         const std::vector<Event> events =
             events_of(database.run("claim", {relay, lease_seconds, batch}));
         if (events.empty()) {
@@ -159,6 +162,7 @@ long relay_batches(Database& database, Publisher& publisher, const Arguments& ar
         }
         relayed += marked;
     }
+    return relayed;
 }
 
 long relay_rows(Database& database, Publisher& publisher, const Arguments& arguments) {
@@ -167,9 +171,10 @@ long relay_rows(Database& database, Publisher& publisher, const Arguments& argum
                      " ORDER BY enqueued_at LIMIT $1");
     database.prepare("mark", "UPDATE bench_outbox SET published_at = now() WHERE id = $1");
     const std::string batch = std::to_string(arguments.number("batch", 100));
+    const long limit = arguments.number("limit", std::numeric_limits<long>::max());
     publisher.open_channel();
     long relayed = 0;
-    for (;;) {
+    while (relayed < limit) {
         const std::vector<Event> events = events_of(database.run("read", {batch}));
         if (events.empty()) {
             return relayed;
@@ -180,6 +185,7 @@ long relay_rows(Database& database, Publisher& publisher, const Arguments& argum
             relayed += database.run("mark", {event.id}).changed();
         }
     }
+    return relayed;
 }
 
 }  // namespace

@@ -3,9 +3,11 @@ package OutboxBench::Scenario::drain;
 # A queued backlog goes into a durable classic queue, a quorum queue, and an exchange without a queue, where the broker
 # costs next to nothing. The ceiling is taken with the drainer's own window and with 500, whichever is better.
 #
-# Into the classic queue go also the relays outside the server (programs/external_relay.cpp). The lease's claim sorts the
-# whole backlog each time, so it has a tenth of it, 20,000 events, which is in its favour; the relay that commits each
-# row has 2,000, since its rate does not depend on how many there are.
+# Into the classic queue go also the relays outside the server (programs/external_relay.cpp). The claim of the one that
+# leases sorts whatever is pending, so its cost grows with the backlog: of our 200,000 events half are pending on the
+# average, so it is measured from there on, with 100,000 pending of which it relays the first 10,000. What it makes of a
+# tenth of the backlog, in its favour, is shown beside. The relay that commits each row has 2,000, since its rate hardly
+# depends on how many there are.
 
 use strict;
 use warnings;
@@ -21,20 +23,21 @@ my %kinds = (
 );
 
 my @relays = (
-	{ name => 'first seed', mode => 'batch', count => 20_000, bar => '>= 5' },
-	{ name => 'per row',    mode => 'row',   count => 2_000 },
+	{ name => 'first seed', mode => 'batch', count => 100_000, limit => 10_000, bar => '>= 5' },
+	{ name => 'first seed with a tenth of the backlog', mode => 'batch', count => 20_000, limit => 20_000 },
+	{ name => 'per row', mode => 'row', count => 2_000, limit => 2_000 },
 );
 
-# Events a second of one of the relays outside the server.
+# Events a second of one of the relays outside the server. The backlog is not smaller in a quick run, since it decides.
 sub relay_rate
 {
 	my ($bench, $server, $broker, $relay) = @_;
 	my %env   = $server->environment;
-	my $count = $bench->scaled($relay->{count});
-	$bench->program('external_relay', mode => 'fill', count => $count, env => {%env});
+	my $limit = $bench->scaled($relay->{limit});
+	$bench->program('external_relay', mode => 'fill', count => $relay->{count}, env => {%env});
 	$server->execute('CHECKPOINT');
-	my $got = $bench->program('external_relay', mode => $relay->{mode}, port => $broker->port, env => {%env});
-	die "$relay->{name} relayed $got->{count} of $count events\n" unless $got->{count} == $count;
+	my $got = $bench->program('external_relay', mode => $relay->{mode}, port => $broker->port, limit => $limit, env => {%env});
+	die "$relay->{name} relayed $got->{count} of $limit events\n" unless $got->{count} == $limit;
 	return $got->{rate};
 }
 
@@ -90,7 +93,7 @@ sub run
 			bar => $kinds{$kind}{bar});
 		for my $relay (grep { $relayed{ $_->{name} } } @relays)
 		{
-			$bench->compare("$kind, a relay outside", figure => \@ours, unit => 'events/s',
+			$bench->compare("$kind, relay outside", figure => \@ours, unit => 'events/s',
 				baseline => $relayed{ $relay->{name} }, against => $relay->{name}, bar => $relay->{bar});
 		}
 	}
