@@ -28,7 +28,7 @@ SELECT size, CASE WHEN size = 0 THEN ''::bytea ELSE
 FROM (SELECT string_agg(format('{order: %s, customer: %s, sku: %s-%s, quantity: %s, price: %s.%s, paid: true} ',
             100000 + i, md5(i::text), substr(md5('sku' || i), 1, 4), i % 9000, i % 7 + 1, i * 37 % 500, i * 61 % 100), '')
         AS lines FROM generate_series(1, 12000) i) o,
-    unnest(ARRAY[%s]) AS size
+    unnest(ARRAY[SIZES]) AS size
 SQL
 
 sub run
@@ -39,7 +39,8 @@ sub run
 	{
 		my $broker = $bench->broker;
 		my $server = $bench->server(broker => $broker);
-		$server->execute(sprintf $make_bodies, join ', ', map { $_->{bytes} } @sizes);
+		my $sizes = join ', ', map { $_->{bytes} } @sizes;
+		$server->execute($make_bodies =~ s/SIZES/$sizes/r);
 		for my $size (@sizes)
 		{
 			my ($ours, $ceiling) = measure($bench, $server, $broker, $size, $round % 2);
