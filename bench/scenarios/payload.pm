@@ -21,7 +21,7 @@ my @sizes = (
 );
 
 # A body for each size: orders of a shop, cut where they are long enough. The last character keeps its quotes closed.
-my $make_bodies = <<'SQL';
+my $bodies = <<'SQL';
 CREATE TABLE bench_body AS
 SELECT size, CASE WHEN size = 0 THEN ''::bytea ELSE
     convert_to(rpad('{"orders": "' || left(lines, greatest(size - 14, 0)), size - 2, ' ') || '"}', 'UTF8') END AS body
@@ -39,8 +39,7 @@ sub run
 	{
 		my $broker = $bench->broker;
 		my $server = $bench->server(broker => $broker);
-		my $sizes = join ', ', map { $_->{bytes} } @sizes;
-		$server->execute($make_bodies =~ s/SIZES/$sizes/r);
+		make_bodies($server);
 		for my $size (@sizes)
 		{
 			my ($ours, $ceiling) = measure($bench, $server, $broker, $size, $round % 2);
@@ -55,6 +54,14 @@ sub run
 		$bench->compare($size->{name}, figure => $ours{ $size->{name} }, unit => $size->{bytes} ? 'MB/s' : 'events/s',
 			baseline => $ceiling{ $size->{name} }, against => 'ceiling', bar => '>= 0.8');
 	}
+	return;
+}
+
+sub make_bodies
+{
+	my ($server) = @_;
+	my $sizes = join ', ', map { $_->{bytes} } @sizes;
+	$server->execute($bodies =~ s/SIZES/$sizes/r);
 	return;
 }
 
