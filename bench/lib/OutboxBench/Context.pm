@@ -20,7 +20,9 @@ use strict;
 use warnings;
 
 use Carp;
+use File::Temp ();
 use POSIX ();
+use Time::HiRes qw(sleep time);
 
 use OutboxBench::Server;
 use OutboxBench::Stats qw(spread ratios);
@@ -83,6 +85,10 @@ variables for it.
 
 The same beside other work.
 
+=item $bench->start_consumer(broker, option => value, ...)
+
+Starts the program consumer on the queue "q" and returns its handle once it consumes.
+
 =cut
 
 sub program
@@ -99,6 +105,20 @@ sub start_program
 	my @command = ('setpriv', '--pdeathsig', 'KILL', '--', "$self->{programs}/$name", map { ("--$_", $options{$_}) } sort keys %options);
 	my $pid = open my $output, '-|', @command or croak "could not run $name: $!";
 	return { name => $name, pid => $pid, output => $output };
+}
+
+sub start_consumer
+{
+	my ($self, $broker, %options) = @_;
+	my $directory = File::Temp->newdir;
+	my $consumer  = $self->start_program('consumer', port => $broker->port, queue => 'q', ready => "$directory/ready", %options);
+	my $deadline  = time + 30;
+	until (-e "$directory/ready")
+	{
+		croak 'the consumer does not begin' if time > $deadline;
+		sleep 0.05;
+	}
+	return $consumer;
 }
 
 sub finish_program
