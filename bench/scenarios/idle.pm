@@ -1,0 +1,124 @@
+package OutboxBench::Scenario::idle;
+
+# A server with nothing to publish, connected to its broker, for a minute: how often drainer and launcher wake up, what
+# WAL is written, and which statements run. The drainer has published something before, so that it is past its start.
+
+use strict;
+use warnings;
+
+use Time::HiRes qw(sleep time);
+
+use OutboxBench::Process qw(cpu_seconds status);
+use OutboxBench::Session;
+
+sub title { return 'A minute with nothing to publish'; }
+
+# Processes as they are titled.
+my %processes = (drainer => 'outbox_drainer', launcher => 'outbox_drainer launcher');
+
+sub run
+{
+	my ($bench) = @_;
+	my $seconds = $bench->scaled(60, 20);
+	my %found;
+	for my $round (1 .. $bench->repeats)
+	{
+		my $once = measure($bench, $seconds);
+		push @{ $found{$_} }, $once->{$_} for keys %$once;
+	}
+	$bench->figure('wake-ups, drainer and launcher', figure => $found{wakeups}, unit => 'per second', bar => '<= 2');
+	$bench->figure('processor time, drainer and launcher', figure => $found{cpu}, unit => 'ms per second');
+	$bench->figure('WAL of the whole server', figure => $found{wal}, unit => 'bytes', bar => '<= 0');
+	$bench->figure('executions in pg_stat_statements', figure => $found{calls}, unit => 'per second');
+	$bench->figure('different statements in pg_stat_statements', figure => $found{statements}, unit => 'statements');
+	$bench->figure('statements that are no poll', figure => $found{others}, unit => 'statements', bar => '<= 0');
+	return;
+}
+
+sub measure
+{
+	my ($bench, $seconds) = @_;
+	my $broker = $bench->broker;
+	my $server = $bench->server(
+		broker   => $broker,
+		settings => { shared_preload_libraries => 'outbox_drainer, pg_stat_statements' });
+	$server->execute('CREATE EXTENSION pg_stat_statements');
+	$server->insert(1000);
+	$server->wait_for(q{published >= 1000 AND state = 'idle'});
+	settle($server);
+	my $session = OutboxBench::Session->new($server);
+	my %pids = map { $_ => $session->query("SELECT pid FROM pg_stat_activity WHERE backend_type = '$processes{$_}'") }
+	  keys %processes;
+	$session->query('SELECT pg_stat_statements_reset()');
+	my ($before, $start) = (counted(%pids), time);
+	my ($wal_before) = $session->query('SELECT pg_current_wal_insert_lsn()');
+	sleep $seconds;
+	my ($wal_after) = $session->query('SELECT pg_current_wal_insert_lsn()');
+	my ($after, $end) = (counted(%pids), time);
+	my $wal = $session->query("SELECT pg_wal_lsn_diff('$wal_after', '$wal_before')");
+	my @statements = $session->query(
+		q{SELECT calls || ' ' || regexp_replace(query, '\s+', ' ', 'g') FROM pg_stat_statements}
+		  . q{ WHERE query !~ 'pg_stat_statements|pg_current_wal_insert_lsn' ORDER BY calls DESC, query});
+	my @others = grep { !is_poll($_) } @statements;
+	$bench->say("  $_") for map { substr $_, 0, 160 } @statements;
+	my $log = $server->{dir} . '/data/pg_wal';
+	if ($wal > 0)
+	{
+		local %ENV = (%ENV, $server->environment);
+		$bench->say("  WAL: $_") for split /\n/, `pg_waldump -p '$log' -s '$wal_before' -e '$wal_after' 2>&1`;
+	}
+	$bench->say(sprintf '  %s: %.2f wake-ups a second', $_, ($after->{$_}{sleeps} - $before->{$_}{sleeps}) / ($end - $start))
+	  for sort keys %pids;
+	$session->close;
+	$server->discard;
+	$broker->stop;
+	my $calls = 0;
+	$calls += (split ' ')[0] for @statements;
+	return {
+		wakeups    => total('sleeps', $before, $after) / ($end - $start),
+		cpu        => 1000 * total('cpu', $before, $after) / ($end - $start),
+		wal        => $wal,
+		calls      => $calls / ($end - $start),
+		statements => scalar @statements,
+		others     => scalar @others,
+	};
+}
+
+# Until nothing of what was written before is left to be written down: the floor, a running-xacts record of the
+# background writer, which it adds once after others' records, the checkpoint.
+sub settle
+{
+	my ($server) = @_;
+	my ($last, $since) = ('', time);
+	$server->execute('CHECKPOINT');
+	while (time < $since + 20)
+	{
+		my ($lsn) = $server->query('SELECT pg_current_wal_insert_lsn()');
+		($last, $since) = ($lsn, time) if $lsn ne $last;
+		sleep 1;
+	}
+	return;
+}
+
+# A poll reads and writes nothing, and belongs to the drainer or the launcher.
+sub is_poll
+{
+	my ($statement) = @_;
+	return $statement =~ /^\d+ (?:SELECT|WITH|BEGIN|COMMIT)\b/i && $statement !~ /\b(?:INSERT|UPDATE|DELETE) /;
+}
+
+sub counted
+{
+	my (%pids) = @_;
+	return { map { $_ => { sleeps => status($pids{$_}, 'voluntary_ctxt_switches'), cpu => cpu_seconds($pids{$_}) } } keys %pids };
+}
+
+sub total
+{
+	my ($what, $before, $after) = @_;
+	my $sum = 0;
+	$sum += $after->{$_}{$what} - $before->{$_}{$what} for keys %$before;
+	return $sum;
+}
+
+1;
