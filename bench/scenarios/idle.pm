@@ -6,6 +6,7 @@ package OutboxBench::Scenario::idle;
 use strict;
 use warnings;
 
+use List::Util qw(sum0);
 use Time::HiRes qw(sleep time);
 
 use OutboxBench::Process qw(cpu_seconds status);
@@ -28,7 +29,7 @@ sub run
 	}
 	$bench->figure('wake-ups, drainer and launcher', figure => $found{wakeups}, unit => 'per second', bar => '<= 2');
 	$bench->figure('processor time, drainer and launcher', figure => $found{cpu}, unit => 'ms per second');
-	$bench->figure('WAL of the whole server', figure => $found{wal}, unit => 'bytes', bar => '<= 0');
+	$bench->figure('WAL, without the server\'s own running-xacts records', figure => $found{wal}, unit => 'bytes', bar => '<= 0');
 	$bench->figure('executions in pg_stat_statements', figure => $found{calls}, unit => 'per second');
 	$bench->figure('different statements in pg_stat_statements', figure => $found{statements}, unit => 'statements');
 	$bench->figure('statements that are no poll', figure => $found{others}, unit => 'statements', bar => '<= 0');
@@ -55,18 +56,13 @@ sub measure
 	sleep $seconds;
 	my ($wal_after) = $session->query('SELECT pg_current_wal_insert_lsn()');
 	my ($after, $end) = (counted(%pids), time);
-	my $wal = $session->query("SELECT pg_wal_lsn_diff('$wal_after', '$wal_before')");
+	my @records = records($server, $wal_before, $wal_after);
 	my @statements = $session->query(
 		q{SELECT calls || ' ' || regexp_replace(query, '\s+', ' ', 'g') FROM pg_stat_statements}
-		  . q{ WHERE query !~ 'pg_stat_statements|pg_current_wal_insert_lsn' ORDER BY calls DESC, query});
+		  . q{ WHERE query !~ 'pg_stat_statements|pg_current_wal_insert_lsn|pg_stat_activity' ORDER BY calls DESC, query});
 	my @others = grep { !is_poll($_) } @statements;
 	$bench->say("  $_") for map { substr $_, 0, 160 } @statements;
-	my $log = $server->{dir} . '/data/pg_wal';
-	if ($wal > 0)
-	{
-		local %ENV = (%ENV, $server->environment);
-		$bench->say("  WAL: $_") for split /\n/, `pg_waldump -p '$log' -s '$wal_before' -e '$wal_after' 2>&1`;
-	}
+	$bench->say("  WAL: $_->{text}") for @records;
 	$bench->say(sprintf '  %s: %.2f wake-ups a second', $_, ($after->{$_}{sleeps} - $before->{$_}{sleeps}) / ($end - $start))
 	  for sort keys %pids;
 	$session->close;
@@ -77,21 +73,34 @@ sub measure
 	return {
 		wakeups    => total('sleeps', $before, $after) / ($end - $start),
 		cpu        => 1000 * total('cpu', $before, $after) / ($end - $start),
-		wal        => $wal,
+		wal        => sum0(map { $_->{bytes} } grep { !$_->{servers} } @records),
 		calls      => $calls / ($end - $start),
 		statements => scalar @statements,
 		others     => scalar @others,
 	};
 }
 
-# Until nothing of what was written before is left to be written down: the floor, a running-xacts record of the
-# background writer, which it adds once after others' records, the checkpoint.
+# The records of WAL between two places. The background writer adds one of its own, with the transactions that run,
+# after whatever was written before the minute began.
+sub records
+{
+	my ($server, $from, $to) = @_;
+	return if $from eq $to;
+	my $directory = $server->query('SHOW data_directory') . '/pg_wal';
+	my @lines = split /\n/, `pg_waldump -p $directory -s $from -e $to`;
+	die "pg_waldump shows nothing from $from to $to\n" unless @lines;
+	return map {
+		{ text => $_, bytes => /len \(rec\/tot\):\s*\d+\/\s*(\d+)/ ? $1 : 0, servers => /RUNNING_XACTS/ ? 1 : 0 }
+	} @lines;
+}
+
+# Until the floor and the like of what was published are written down: nothing comes for ten seconds.
 sub settle
 {
 	my ($server) = @_;
 	my ($last, $since) = ('', time);
 	$server->execute('CHECKPOINT');
-	while (time < $since + 20)
+	while (time < $since + 10)
 	{
 		my ($lsn) = $server->query('SELECT pg_current_wal_insert_lsn()');
 		($last, $since) = ($lsn, time) if $lsn ne $last;
