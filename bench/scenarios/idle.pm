@@ -109,11 +109,12 @@ sub settle
 	return;
 }
 
-# A poll reads and writes nothing, and belongs to the drainer or the launcher.
+# A poll reads and changes nothing; of what is due it would lock the rows that it takes.
 sub is_poll
 {
 	my ($statement) = @_;
-	return $statement =~ /^\d+ (?:SELECT|WITH|BEGIN|COMMIT)\b/i && $statement !~ /\b(?:INSERT|UPDATE|DELETE) /;
+	$statement =~ s/\bFOR NO KEY UPDATE\b//g;
+	return $statement =~ /^\d+ (?:SELECT|WITH)\b/ && $statement !~ /\b(?:INSERT|UPDATE|DELETE)\b/;
 }
 
 sub counted
