@@ -56,10 +56,10 @@ sub measure
 	sleep $seconds;
 	my ($wal_after) = $session->query('SELECT pg_current_wal_insert_lsn()');
 	my ($after, $end) = (counted(%pids), time);
-	my @records = records($server, $wal_before, $wal_after);
 	my @statements = $session->query(
 		q{SELECT calls || ' ' || regexp_replace(query, '\s+', ' ', 'g') FROM pg_stat_statements}
 		  . q{ WHERE query !~ 'pg_stat_statements|pg_current_wal_insert_lsn|pg_stat_activity' ORDER BY calls DESC, query});
+	my @records = records($server, $wal_before, $wal_after);
 	my @others = grep { !is_poll($_) } @statements;
 	$bench->say("  $_") for map { substr $_, 0, 160 } @statements;
 	$bench->say("  WAL: $_->{text}") for @records;
