@@ -1,37 +1,54 @@
 #include "postgres/signals.hpp"
 
+#include <algorithm>
 #include <csignal>
+#include <ctime>
 
 extern "C" {
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "utils/timeout.h"
-#include "utils/timestamp.h"
 }
 
 namespace outbox::postgres {
 
 namespace {
 
-constexpr int TICK_MS = 500;
+// How often a transaction that outlives the deadline is told to die: the one that hangs then, or
+// one that begins later.
+constexpr long REPEAT_MS = 500;
 
 // Shared with signal handlers: plain words only.
 volatile sig_atomic_t stop_flag = 0;
 volatile sig_atomic_t cancel_flag = 0;
 volatile sig_atomic_t in_transaction = 0;
-volatile TimestampTz stop_deadline = 0;
 volatile long shutdown_timeout_ms = 3000;
 
-TimeoutId watchdog = MAX_TIMEOUTS;
-bool ticking = false;
+// A timer of the system, and not one of the server's: those cannot be started by a signal's
+// handler, so one of them would have to run before there is anything to stop.
+timer_t watchdog;
+volatile sig_atomic_t has_watchdog = 0;
+
+timespec to_timespec(long ms) {
+    return {ms / 1000, ms % 1000 * 1000000};
+}
+
+// May be called by a signal's handler.
+void start_watchdog() {
+    if (has_watchdog != 0) {
+        // A time of zero would stop the timer.
+        const itimerspec when{to_timespec(REPEAT_MS),
+                              to_timespec(std::max(shutdown_timeout_ms + 0, 1L))};
+        timer_settime(watchdog, 0, &when, nullptr);
+    }
+}
 
 extern "C" void on_sigterm(int) {
     const int saved = errno;
     if (stop_flag == 0) {
-        stop_deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), shutdown_timeout_ms);
         stop_flag = 1;
+        start_watchdog();
     }
     SetLatch(MyLatch);
     errno = saved;
@@ -42,20 +59,12 @@ extern "C" void on_sigint(int signal) {
     StatementCancelHandler(signal);
 }
 
-void on_tick() {
-    if (in_transaction != 0 && stop_flag != 0 && GetCurrentTimestamp() >= stop_deadline) {
+extern "C" void on_watchdog(int) {
+    const int saved = errno;
+    if (in_transaction != 0) {
         die(SIGTERM);
     }
-}
-
-// The timer is left running over short pauses between transactions: starting and stopping it for
-// each of them would cost two system calls. quiet_watchdog ends it before a wait.
-void start_ticking() {
-    if (!ticking && watchdog != MAX_TIMEOUTS) {
-        const TimestampTz first = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TICK_MS);
-        enable_timeout_every(watchdog, first, TICK_MS);
-        ticking = true;
-    }
+    errno = saved;
 }
 
 }  // namespace
@@ -75,7 +84,6 @@ void set_shutdown_timeout(Duration timeout) {
 }
 
 void enter_transaction() {
-    start_ticking();
     in_transaction = 1;
 }
 
@@ -92,14 +100,14 @@ void forget_cancel() {
 }
 
 void register_watchdog() {
-    watchdog = RegisterTimeout(USER_TIMEOUT, on_tick);
-}
-
-void quiet_watchdog() {
-    if (ticking) {
-        disable_timeout(watchdog, false);
-        ticking = false;
+    pqsignal(SIGUSR2, on_watchdog);
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGUSR2;
+    if (timer_create(CLOCK_MONOTONIC, &event, &watchdog) != 0) {
+        ereport(ERROR, (errmsg("outbox_drainer: could not create a timer: %m")));
     }
+    has_watchdog = 1;
 }
 
 }  // namespace outbox::postgres

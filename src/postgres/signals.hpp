@@ -22,10 +22,9 @@ void leave_transaction();
 bool cancel_seen();
 void forget_cancel();
 
-/// The watchdog: a timer that ticks while a transaction runs and turns a stop request into `die`
-/// when it hangs.
+/// The watchdog: a timer that begins with a stop request and turns it into `die` when a transaction
+/// hangs. It takes SIGUSR2, which a background worker has no use for; until it is registered, and
+/// while nothing is to stop, it costs nothing.
 void register_watchdog();
-/// Stops the timer before a long wait, so that an idle drainer costs nothing.
-void quiet_watchdog();
 
 }  // namespace outbox::postgres

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include "postgres/signals.hpp"
-
 extern "C" {
 #include "storage/latch.h"
 #include "utils/wait_event.h"
@@ -14,17 +12,12 @@ namespace outbox::postgres {
 
 namespace {
 
-// From here on the watchdog's ticks would be what ends the wait.
-constexpr Duration LONG_WAIT{400};
 constexpr Duration LONGEST_WAIT{3600000};
 
 }  // namespace
 
 bool wait_for(int fd, bool read, bool write, Duration timeout, PgError& error) noexcept {
     const long timeout_ms = std::clamp(timeout, Duration{0}, LONGEST_WAIT).count();
-    if (timeout >= LONG_WAIT) {
-        quiet_watchdog();
-    }
     int events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
     if (fd >= 0) {
         events |= (read ? WL_SOCKET_READABLE : 0) | (write ? WL_SOCKET_WRITEABLE : 0);
