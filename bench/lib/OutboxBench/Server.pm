@@ -220,7 +220,8 @@ Runs pgbench with that script and gives what it prints.
 
 =item $server->processor_time
 
-The seconds of processor time that the server's processes have used, those that have ended among them.
+The seconds of processor time that the server's processes have used, those that have ended among them, taken when
+nothing runs.
 
 =item $server->file(name)
 
@@ -255,6 +256,19 @@ sub processor_time
 {
 	my ($self) = @_;
 	my ($postmaster) = _read("$self->{dir}/data/postmaster.pid") =~ /^(\d+)/ or croak 'the server does not run';
+	# A process that ends is in between for a moment: no longer itself, not yet among the children that have ended.
+	my ($earlier, $now) = (-1, _ticks($postmaster));
+	while ($now != $earlier)
+	{
+		sleep 0.05;
+		($earlier, $now) = ($now, _ticks($postmaster));
+	}
+	return $now / POSIX::sysconf(POSIX::_SC_CLK_TCK());
+}
+
+sub _ticks
+{
+	my ($postmaster) = @_;
 	my $ticks = 0;
 	for my $stat (map { _read($_) } glob '/proc/[0-9]*/stat')
 	{
@@ -263,7 +277,7 @@ sub processor_time
 		# utime, stime, and of children that have ended cutime, cstime
 		$ticks += $fields[$_] for $pid == $postmaster ? (9 .. 12) : $parent == $postmaster ? (9, 10) : ();
 	}
-	return $ticks / POSIX::sysconf(POSIX::_SC_CLK_TCK());
+	return $ticks;
 }
 
 sub file { my ($self, $name) = @_; return "$self->{dir}/$name"; }
