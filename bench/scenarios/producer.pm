@@ -115,7 +115,6 @@ sub in_turns
 	{
 		$work->($_) for @order;
 		push @order, shift @order;
-		@order = reverse @order;
 	}
 	return;
 }
