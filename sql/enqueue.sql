@@ -82,6 +82,13 @@ CREATE TRIGGER swallow BEFORE INSERT ON outbox.event FOR EACH ROW EXECUTE FUNCTI
 SELECT outbox.enqueue('a', 'x');
 DROP TRIGGER swallow ON outbox.event;
 
+-- A unique index of one's own is violated as by a plain INSERT; where a duplicate is possible it is an end to trying.
+CREATE UNIQUE INDEX own ON outbox.event (correlation_id);
+SELECT outbox.enqueue('a', 'x', correlation_id => 'c') IS NOT NULL AS enqueued;
+SELECT outbox.enqueue('a', 'x', correlation_id => 'c');
+SELECT outbox.enqueue('a', 'x', correlation_id => 'c', message_id => 'm3');
+DROP INDEX outbox.own;
+
 -- The caller's search_path decides nothing here, but holds for the triggers that others put on the table.
 CREATE SCHEMA regress_hostile;
 CREATE FUNCTION regress_hostile.equal(uuid, uuid) RETURNS boolean LANGUAGE plpgsql AS

@@ -191,6 +191,9 @@ class Drain {
         look_ = true;
         replay_.woken();
     }
+    /// Whether woken() would change anything: not while it is going to look for rows anyway, as
+    /// soon as it may.
+    bool wants_waking() const noexcept { return !look_ || !replay_.is_woken(); }
     /// Between Command::transact and one of these two nothing else may be told to the machine.
     void transacted(Time now, const TransactionResult& result);
     void transaction_failed(Time now);

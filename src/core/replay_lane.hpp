@@ -75,6 +75,7 @@ class ReplayLane {
     // The database's side.
     /// Another job may have come, or this one been stopped.
     void woken() noexcept { woken_ = true; }
+    bool is_woken() const noexcept { return woken_; }
     /// Whether a transaction should be run now.
     bool transaction_due(Time now) const;
     /// Whether something would be lost (to repetitions) if this process ended now.

@@ -9,7 +9,7 @@ void wake_others(Oid database, int worker) {
     for (int i = 0; i < state->slot_count && state->slots[i].in_use; i++) {
         DrainerSlot& slot = state->slots[i];
         if (slot.database == database && slot.worker != worker) {
-            pg_atomic_write_u32(&slot.wake, 1);
+            pg_atomic_write_u32(&slot.shares_changed, 1);
             set_latch_of(slot.procno);
         }
     }

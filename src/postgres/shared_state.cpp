@@ -65,6 +65,7 @@ void init_slot(DrainerSlot& slot) {
     pg_atomic_init_u32(&slot.start_requested, 0);
     pg_atomic_init_u32(&slot.procno, NO_PROC);
     pg_atomic_init_u32(&slot.wake, 0);
+    pg_atomic_init_u32(&slot.shares_changed, 0);
     pg_atomic_init_u32(&slot.recheck, 0);
     pg_atomic_init_u32(&slot.state, static_cast<uint32>(DrainerState::starting));
     pg_atomic_init_u64(&slot.state_since, 0);
@@ -200,7 +201,7 @@ void wake_drainers(Oid database, WakeFor what) {
             pg_atomic_write_u32(&slot.relay_changed, 1);
         }
         // The drainer clears the flag before it looks, so a flag that is up means that it will
-        // look.
+        // look. It leaves the flag up while it cannot look, and costs producers no signal then.
         if (pg_atomic_exchange_u32(&slot.wake, 1) == 0 || what != WakeFor::rows) {
             set_latch_of(slot.procno);
         }

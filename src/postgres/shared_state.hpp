@@ -80,19 +80,20 @@ struct DrainerSlot {
     bool running;              ///< registered and not yet known to have ended
 
     // The drainer's view of itself.
-    int pid;                         ///< 0 when it is not running
-    pg_atomic_uint32 procno;         ///< whose latch to set; NO_PROC when it is not running
-    pg_atomic_uint32 wake;           ///< a wake is under way, no need for another
-    pg_atomic_uint32 recheck;        ///< look whether the extension is still there
-    pg_atomic_uint32 relay_changed;  ///< read the relay's settings again
-    pg_atomic_uint32 asked;          ///< a session has a question to the broker
-    pg_atomic_uint32 state;          ///< DrainerState
-    pg_atomic_uint64 state_since;    ///< TimestampTz
-    pg_atomic_uint32 in_flight;      ///< messages sent and not confirmed
-    pg_atomic_uint64 halted_on;      ///< seq of the event that stop_the_line waits for; 0: none
-    char broker[320];                ///< host:port/vhost; empty: none
-    TimestampTz connected_since;     ///< 0: not connected
-    TimestampTz disconnected_since;  ///< 0: connected, or never tried; goes on over restarts
+    int pid;                          ///< 0 when it is not running
+    pg_atomic_uint32 procno;          ///< whose latch to set; NO_PROC when it is not running
+    pg_atomic_uint32 wake;            ///< it will look for rows, no need to set its latch for them
+    pg_atomic_uint32 shares_changed;  ///< another drainer took or gave a part of the relay
+    pg_atomic_uint32 recheck;         ///< look whether the extension is still there
+    pg_atomic_uint32 relay_changed;   ///< read the relay's settings again
+    pg_atomic_uint32 asked;           ///< a session has a question to the broker
+    pg_atomic_uint32 state;           ///< DrainerState
+    pg_atomic_uint64 state_since;     ///< TimestampTz
+    pg_atomic_uint32 in_flight;       ///< messages sent and not confirmed
+    pg_atomic_uint64 halted_on;       ///< seq of the event that stop_the_line waits for; 0: none
+    char broker[320];                 ///< host:port/vhost; empty: none
+    TimestampTz connected_since;      ///< 0: not connected
+    TimestampTz disconnected_since;   ///< 0: connected, or never tried; goes on over restarts
     char last_error[512];
     TimestampTz last_error_at;  ///< 0: never
 

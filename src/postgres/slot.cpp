@@ -133,6 +133,10 @@ bool Slot::take_wake() {
     return pg_atomic_exchange_u32(&slot_->wake, 0) != 0;
 }
 
+bool Slot::take_shares_changed() {
+    return pg_atomic_exchange_u32(&slot_->shares_changed, 0) != 0;
+}
+
 bool Slot::take_recheck() {
     return pg_atomic_exchange_u32(&slot_->recheck, 0) != 0;
 }

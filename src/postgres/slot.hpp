@@ -35,8 +35,11 @@ class Slot {
     /// Counts a batch in the histogram.
     void count_batch_size(std::size_t rows);
 
-    /// Whether somebody asked to look for rows since the last call.
+    /// Whether somebody asked to look for rows since the last call. Nobody sets the drainer's latch
+    /// for rows until the next call.
     bool take_wake();
+    /// Whether another drainer changed the shares of the relay since the last call.
+    bool take_shares_changed();
     /// Whether somebody asked to look for the extension since the last call.
     bool take_recheck();
 

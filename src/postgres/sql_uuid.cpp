@@ -19,6 +19,42 @@ constexpr int SUFFIX = 26;
 // One for the process: what makes ids increase is what it remembers.
 constinit UuidV7Generator generator;
 
+using RandomBytes = std::array<std::uint8_t, 10>;
+
+/// Random bytes in store, since fetching ten costs nearly as much as fetching a thousand. A process
+/// that is forked from one with a store would hand out the same bytes, so a store belongs to the
+/// process that filled it.
+struct RandomStore {
+    int owner;  ///< process id; 0: never filled
+    std::size_t used;
+    std::uint8_t bytes[1000];
+};
+
+RandomStore store;
+
+void fill(RandomStore& store) {
+    // Void until it is full: an error in here leaves nothing that could be handed out twice.
+    store.owner = 0;
+    if (!pg_strong_random(store.bytes, sizeof(store.bytes))) {
+        ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+                        errmsg("could not generate random values for a UUID")));
+    }
+    store.used = 0;
+    store.owner = MyProcPid;
+}
+
+void take_random(RandomBytes& random) {
+    static_assert(sizeof(store.bytes) % sizeof(random) == 0);
+    if (store.owner != MyProcPid || store.used == sizeof(store.bytes)) {
+        fill(store);
+    }
+    std::uint8_t* bytes = store.bytes + store.used;
+    memcpy(random.data(), bytes, random.size());
+    // What is in an id need not stay here for others to find.
+    memset(bytes, 0, random.size());
+    store.used += random.size();
+}
+
 std::uint64_t unix_milliseconds() {
     constexpr TimestampTz EPOCH_OFFSET =
         static_cast<TimestampTz>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
@@ -54,11 +90,8 @@ Datum make_typeid(const text* prefix, const pg_uuid_t& id) {
 }  // namespace
 
 void new_uuid(pg_uuid_t& id) {
-    std::array<std::uint8_t, 10> random{};
-    if (!pg_strong_random(random.data(), random.size())) {
-        ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
-                        errmsg("could not generate random values for a UUID")));
-    }
+    RandomBytes random{};
+    take_random(random);
     Uuid bytes = generator.next(unix_milliseconds(), random);
     static_assert(sizeof(id.data) == sizeof(bytes));
     memcpy(id.data, bytes.data(), bytes.size());

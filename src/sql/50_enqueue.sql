@@ -13,11 +13,8 @@ CREATE FUNCTION outbox.guess_content_type(payload text) RETURNS text
 COMMENT ON FUNCTION outbox.guess_content_type(text) IS
     'application/json for text that parses as JSON, else text/plain';
 
--- Every name is qualified instead of a search_path being set: the triggers that somebody may have put on
--- outbox.event then run as they do for a plain INSERT. ON CONFLICT names no columns, because that would
--- need the right to read them. An INSERT that meets an open transaction waits for its end; after a
--- commit the other event is looked up in a new statement, which may find that it has been deleted since.
--- In REPEATABLE READ the INSERT itself fails with a serialization failure.
+-- With the caller's rights, and without a search_path of its own: the triggers that somebody may have put on
+-- outbox.event run as they do for a plain INSERT.
 CREATE FUNCTION outbox.enqueue(
     event_type text,
     payload bytea,
@@ -44,43 +41,8 @@ CREATE FUNCTION outbox.enqueue(
     source_position bigint DEFAULT NULL,
     content_encoding text DEFAULT NULL
 ) RETURNS uuid
-    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    AS $function$
-#variable_conflict use_variable
-DECLARE
-    new_id pg_catalog.uuid := coalesce(id, outbox.uuid_v7());
-    event_source pg_catalog.text := coalesce(source, pg_catalog.current_database());
-    first_id pg_catalog.uuid;
-BEGIN
-    FOR attempt IN 1..10 LOOP
-        INSERT INTO outbox.event (
-            id, event_type, payload, key, source, message_id, destination, routing_key, attributes,
-            content_type, content_encoding, available_at, occurred_at, correlation_id, causation_id,
-            traceparent, tracestate, reply_to, priority, expiration, schema_version, schema_reference,
-            source_event_id, source_position
-        ) VALUES (
-            new_id, event_type, payload, key, event_source, message_id, destination, routing_key,
-            attributes, coalesce(content_type, 'application/octet-stream'), content_encoding,
-            available_at, coalesce(occurred_at, pg_catalog.clock_timestamp()), correlation_id,
-            causation_id, traceparent, tracestate, reply_to,
-            -- Within the type, so that the check of the row names the column and the limit.
-            CASE WHEN priority IS NOT NULL THEN greatest(least(priority, 32767), -32768)::pg_catalog.int2 END,
-            expiration,
-            schema_version, schema_reference, source_event_id, source_position
-        ) ON CONFLICT DO NOTHING;
-        IF FOUND THEN
-            RETURN new_id;
-        END IF;
-        first_id := outbox.find_duplicate(new_id, event_source, message_id);
-        IF first_id IS NOT NULL THEN
-            RETURN first_id;
-        END IF;
-    END LOOP;
-    RAISE integrity_constraint_violation USING
-        MESSAGE = 'event was not stored, and there is none with its id or message_id',
-        HINT = 'Look for a trigger on outbox.event that drops rows, for a unique index of your own, and whether outbox.event_seq is behind the table.';
-END
-$function$;
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'outbox_drainer_enqueue_bytea';
 
 CREATE FUNCTION outbox.enqueue(
     event_type text,
@@ -108,14 +70,8 @@ CREATE FUNCTION outbox.enqueue(
     source_position bigint DEFAULT NULL,
     content_encoding text DEFAULT NULL
 ) RETURNS uuid
-    LANGUAGE sql VOLATILE PARALLEL UNSAFE
-    RETURN outbox.enqueue(
-        event_type, pg_catalog.convert_to(payload, 'UTF8'), key, destination, routing_key, attributes,
-        coalesce(content_type, outbox.guess_content_type(payload)), source, message_id, id,
-        available_at, correlation_id, causation_id, traceparent, tracestate, reply_to, priority,
-        expiration, occurred_at, schema_version, schema_reference, source_event_id, source_position,
-        content_encoding
-    );
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'outbox_drainer_enqueue_text';
 
 CREATE FUNCTION outbox.enqueue(
     event_type text,
@@ -143,14 +99,8 @@ CREATE FUNCTION outbox.enqueue(
     source_position bigint DEFAULT NULL,
     content_encoding text DEFAULT NULL
 ) RETURNS uuid
-    LANGUAGE sql VOLATILE PARALLEL UNSAFE
-    RETURN outbox.enqueue(
-        event_type, pg_catalog.convert_to(payload::text, 'UTF8'), key, destination, routing_key,
-        attributes, coalesce(content_type, 'application/json'), source, message_id, id, available_at,
-        correlation_id, causation_id, traceparent, tracestate, reply_to, priority, expiration,
-        occurred_at, schema_version, schema_reference, source_event_id, source_position,
-        content_encoding
-    );
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'outbox_drainer_enqueue_jsonb';
 
 CREATE FUNCTION outbox.enqueue(
     event_type text,
@@ -178,14 +128,8 @@ CREATE FUNCTION outbox.enqueue(
     source_position bigint DEFAULT NULL,
     content_encoding text DEFAULT NULL
 ) RETURNS uuid
-    LANGUAGE sql VOLATILE PARALLEL UNSAFE
-    RETURN outbox.enqueue(
-        event_type, pg_catalog.convert_to(payload::text, 'UTF8'), key, destination, routing_key,
-        attributes, coalesce(content_type, 'application/json'), source, message_id, id, available_at,
-        correlation_id, causation_id, traceparent, tracestate, reply_to, priority, expiration,
-        occurred_at, schema_version, schema_reference, source_event_id, source_position,
-        content_encoding
-    );
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'outbox_drainer_enqueue_json';
 
 DO $$
 DECLARE

@@ -173,7 +173,12 @@ void Drainer::take_notice() {
     if (slot_.take_relay_changed() && prepared_) {
         read_relay_settings();
     }
-    if (slot_.take_wake()) {
+    // What it leaves up it finds when it has looked: producers see a drainer that will look.
+    if (drain_.wants_waking() && slot_.take_wake()) {
+        drain_.woken();
+        share_at_ = now;
+    }
+    if (slot_.take_shares_changed()) {
         drain_.woken();
         share_at_ = now;
     }

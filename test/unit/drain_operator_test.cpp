@@ -25,6 +25,39 @@ Bench running(std::size_t claimed, std::size_t sent) {
     return bench;
 }
 
+// ---- Being woken ----
+
+TEST(DrainOperator, NobodyNeedsToWakeItWhileItIsGoingToLookAnyway) {
+    Bench bench;
+    EXPECT_FALSE(bench.drain.wants_waking()) << "it looks as soon as it is connected";
+    bench.connect();
+    bench.claim(0);
+    EXPECT_TRUE(bench.drain.wants_waking()) << "it has looked and found nothing";
+    bench.drain.woken();
+    EXPECT_FALSE(bench.drain.wants_waking());
+    TransactionResult more;
+    more.more = true;
+    bench.claim(11, more);
+    EXPECT_FALSE(bench.drain.wants_waking()) << "there is more, and no room for it";
+}
+
+TEST(DrainOperator, ADisabledDrainerIsWokenOnceAndLooksWhenItIsEnabled) {
+    Bench bench = running(0, 0);
+    DrainSettings settings = bench.settings;
+    settings.enabled = false;
+    bench.drain.configure(bench.now, settings);
+    bench.drain.woken();
+    EXPECT_FALSE(bench.drain.wants_waking());
+    ASSERT_EQ(bench.kind(), Kind::disconnect);
+    bench.drain.connection_closed(bench.now);
+    EXPECT_EQ(bench.kind(), Kind::wait);
+    EXPECT_FALSE(bench.drain.wants_waking()) << "nothing was looked for meanwhile";
+    bench.drain.configure(bench.now, bench.settings);
+    bench.now += Duration{1000};  // the pace of attempts
+    bench.connect();
+    bench.claim(1);
+}
+
 // ---- Settings ----
 
 TEST(DrainOperator, AnotherBrokerIsConnectedToOnceTheBatchInHandIsSettled) {

@@ -214,6 +214,19 @@ sub drain
 
 =pod
 
+=item $server->pgbench(script, args => [...], env => { ... })
+
+Runs pgbench with that script and gives what it prints.
+
+=item $server->processor_time
+
+The seconds of processor time that the server's processes have used, those that have ended among them, taken when
+nothing runs.
+
+=item $server->file(name)
+
+The path of a file that the server and the scenario can write to.
+
 =item $server->drainer_pid
 
 =item $server->log
@@ -223,6 +236,51 @@ The server's log, for a look at what went wrong.
 =back
 
 =cut
+
+sub pgbench
+{
+	my ($self, $script, %params) = @_;
+	my $file = $self->file('pgbench.sql');
+	open my $out, '>', $file or croak "could not write $file: $!";
+	print $out $script;
+	close $out or croak "could not write $file: $!";
+	local %ENV = (%ENV, $self->environment, %{ $params{env} || {} });
+	open my $pgbench, '-|', 'pgbench', '-n', '-f', $file, @{ $params{args} } or croak "could not run pgbench: $!";
+	local $/ = undef;
+	my $output = <$pgbench>;
+	close $pgbench or croak "pgbench failed\n" . $self->log;
+	return $output;
+}
+
+sub processor_time
+{
+	my ($self) = @_;
+	my ($postmaster) = _read("$self->{dir}/data/postmaster.pid") =~ /^(\d+)/ or croak 'the server does not run';
+	# A process that ends is in between for a moment: no longer itself, not yet among the children that have ended.
+	my ($earlier, $now) = (-1, _ticks($postmaster));
+	while ($now != $earlier)
+	{
+		sleep 0.05;
+		($earlier, $now) = ($now, _ticks($postmaster));
+	}
+	return $now / POSIX::sysconf(POSIX::_SC_CLK_TCK());
+}
+
+sub _ticks
+{
+	my ($postmaster) = @_;
+	my $ticks = 0;
+	for my $stat (map { _read($_) } glob '/proc/[0-9]*/stat')
+	{
+		my ($pid, $rest) = ($stat // q{}) =~ /^(\d+) \(.*\) (.*)/s or next;    # gone meanwhile
+		my (undef, $parent, @fields) = split ' ', $rest;
+		# utime, stime, and of children that have ended cutime, cstime
+		$ticks += $fields[$_] for $pid == $postmaster ? (9 .. 12) : $parent == $postmaster ? (9, 10) : ();
+	}
+	return $ticks;
+}
+
+sub file { my ($self, $name) = @_; return "$self->{dir}/$name"; }
 
 sub drainer_pid
 {
