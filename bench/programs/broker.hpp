@@ -1,5 +1,6 @@
-// What the programs of the benchmark share: a connection by rabbitmq-c as its examples make it, arguments, clocks.
-// These are baselines and tools, so an error ends the program with a line that names it.
+// What the programs of the benchmark share: a connection by rabbitmq-c as its examples make it,
+// arguments, clocks. These are baselines and tools, so an error ends the program with a line that
+// names it.
 #pragma once
 
 #include <amqp.h>
@@ -61,8 +62,9 @@ inline void check(const amqp_rpc_reply_t& reply, const char* what) {
         return;
     }
     die(std::string(what) + ": " +
-        (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION ? amqp_error_string2(reply.library_error)
-                                                             : "refused by the broker"));
+        (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION
+             ? amqp_error_string2(reply.library_error)
+             : "refused by the broker"));
 }
 
 inline amqp_bytes_t bytes(const std::string& text) {
@@ -73,10 +75,12 @@ inline amqp_bytes_t bytes(const std::string& text) {
 inline amqp_connection_state_t connect(long port) {
     amqp_connection_state_t connection = amqp_new_connection();
     amqp_socket_t* socket = amqp_tcp_socket_new(connection);
-    if (socket == nullptr || amqp_socket_open(socket, "127.0.0.1", static_cast<int>(port)) != AMQP_STATUS_OK) {
+    if (socket == nullptr ||
+        amqp_socket_open(socket, "127.0.0.1", static_cast<int>(port)) != AMQP_STATUS_OK) {
         die("could not connect to the broker");
     }
-    check(amqp_login(connection, "/", 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest"), "login");
+    check(amqp_login(connection, "/", 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest"),
+          "login");
     amqp_channel_open(connection, 1);
     check(amqp_get_rpc_reply(connection), "channel.open");
     return connection;
@@ -93,7 +97,8 @@ inline bool next_confirm(amqp_connection_state_t connection, bool wait, Confirm&
     for (;;) {
         amqp_frame_t frame;
         timeval none{0, 0};
-        const int status = amqp_simple_wait_frame_noblock(connection, &frame, wait ? nullptr : &none);
+        const int status =
+            amqp_simple_wait_frame_noblock(connection, &frame, wait ? nullptr : &none);
         if (status == AMQP_STATUS_TIMEOUT) {
             return false;
         }
@@ -138,8 +143,9 @@ class Window {
 /// The properties of the messages that a drainer sends for an event with defaults in its columns.
 inline amqp_basic_properties_t event_properties(const std::string& message_id) {
     amqp_basic_properties_t properties{};
-    properties._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG |
-                        AMQP_BASIC_TIMESTAMP_FLAG | AMQP_BASIC_TYPE_FLAG | AMQP_BASIC_APP_ID_FLAG;
+    properties._flags = AMQP_BASIC_CONTENT_TYPE_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG |
+                        AMQP_BASIC_MESSAGE_ID_FLAG | AMQP_BASIC_TIMESTAMP_FLAG |
+                        AMQP_BASIC_TYPE_FLAG | AMQP_BASIC_APP_ID_FLAG;
     properties.content_type = amqp_cstring_bytes("application/json");
     properties.delivery_mode = AMQP_DELIVERY_PERSISTENT;
     properties.message_id = bytes(message_id);
@@ -150,7 +156,9 @@ inline amqp_basic_properties_t event_properties(const std::string& message_id) {
 }
 
 inline double percentile(std::vector<double>& sorted, double share) {
-    return sorted.empty() ? 0 : sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+    return sorted.empty()
+               ? 0
+               : sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
 }  // namespace bench

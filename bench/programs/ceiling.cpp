@@ -1,10 +1,11 @@
-// The most that this broker takes from rabbitmq-c: one connection publishes messages like those of a drainer, with
-// confirms, a window of them unconfirmed.
+// The most that this broker takes from rabbitmq-c: one connection publishes messages like those of
+// a drainer, with confirms, a window of them unconfirmed.
 //
 //   ceiling --port P --exchange X --count N --size BYTES --window W [--interval-us T]
 //
-// With --interval-us one message goes every T microseconds and its body begins with the time at which it was
-// published, for `consumer --stamped 1`. Prints seconds=S rate=R, from the first publish to the last confirm.
+// With --interval-us one message goes every T microseconds and its body begins with the time at
+// which it was published, for `consumer --stamped 1`. Prints seconds=S rate=R, from the first
+// publish to the last confirm.
 #include "broker.hpp"
 
 #include <unistd.h>
@@ -40,13 +41,15 @@ int main(int argc, char** argv) {
         std::snprintf(id, sizeof(id), "msg_%026ld", i);
         const std::string message_id = id;
         const amqp_basic_properties_t properties = event_properties(message_id);
-        const int status = amqp_basic_publish(connection, 1, bytes(exchange), amqp_cstring_bytes("order.placed"), 0, 0,
-                                              &properties, bytes(body));
+        const int status =
+            amqp_basic_publish(connection, 1, bytes(exchange), amqp_cstring_bytes("order.placed"),
+                               0, 0, &properties, bytes(body));
         if (status != AMQP_STATUS_OK) {
             die(std::string("publish: ") + amqp_error_string2(status));
         }
         unconfirmed.sent();
-        // Confirms are looked for only when the window is full: a look is a system call, and this is to be the ceiling.
+        // Confirms are looked for only when the window is full: a look is a system call, and this
+        // is to be the ceiling.
         if (unconfirmed.unconfirmed() >= window) {
             bool wait = true;
             while (unconfirmed.unconfirmed() > 0 && next_confirm(connection, wait, confirm)) {

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t CHUNK = 10000;
 constexpr int START_CHUNKS = 10;
+// Of the fresh lane: more than two drainers can have had in hand.
+constexpr int START_CHUNKS_FRESH = 1;
 constexpr std::size_t GROUPS_AT_ONCE = 10000;
 constexpr Duration SWEEP_INTERVAL_LEAST{10000};
 constexpr Duration SWEEP_INTERVAL_MOST{60000};
@@ -88,7 +90,7 @@ bool Drainer::reclaim() {
         }
     }
     std::int64_t position = lane_.cursor();
-    for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
+    for (int chunk = 0; chunk < START_CHUNKS_FRESH; chunk++) {
         const std::int64_t before = position;
         if (!look_through(position, INT64_MAX)) {
             return false;

@@ -50,6 +50,8 @@ TEST(DrainOrder, ANackHoldsItsGroupAndNobodyElse) {
     bench.publish_all();
     bench.confirm(1, false, false);
     bench.confirm(2);
+    EXPECT_EQ(bench.publish_all(), 1U) << "the other group goes on";
+    EXPECT_EQ(bench.published.back(), 5);
     ASSERT_EQ(bench.kind(), Kind::transact);
     const BatchMarks marks = bench.marks();
     ASSERT_EQ(marks.failed.size(), 1U);
@@ -58,8 +60,7 @@ TEST(DrainOrder, ANackHoldsItsGroupAndNobodyElse) {
     EXPECT_EQ(marks.published, Seqs{3});
     EXPECT_TRUE(bench.drain.plan().release_behind.empty());
     bench.commit(0);
-    EXPECT_EQ(bench.publish_all(), 1U) << "the other group goes on";
-    EXPECT_EQ(bench.published.back(), 5);
+    EXPECT_EQ(bench.publish_all(), 0U);
 }
 
 TEST(DrainOrder, RowsClaimedBeforeTheFailureIsWrittenWaitToo) {

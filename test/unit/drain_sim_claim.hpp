@@ -89,7 +89,8 @@ class SimClaim {
         : lane(std::move(start)),
           c_(std::move(context)),
           ordering_(c_.drain.settings().ordering),
-          order(c_.drain, {c_.room, c_.drain.settings().batch_bytes, c_.rows_per_group}) {}
+          order(c_.drain, {c_.room, static_cast<std::int64_t>(c_.drain.plan().claim_bytes),
+                           c_.rows_per_group}) {}
 
     bool run() {
         lane.begin_pass();

@@ -129,8 +129,8 @@ TEST(Drain, UnconfirmedAndUnsettledStayWithinTwiceTheDepth) {
     Bench bench = running(10, 4);
     // Two outcomes are half the depth: a transaction is due, and it fails.
     bench.confirm(2, true);
+    EXPECT_EQ(bench.publish_all(), 2U) << "the broker gets work first";
     bench.fail();
-    EXPECT_EQ(bench.publish_all(), 2U);
     bench.confirm(4, true);
     EXPECT_EQ(bench.publish_all(), 2U);
     bench.confirm(6, true);
@@ -518,14 +518,60 @@ TEST(Drain, NeverMoreThanTwoBatchesInHand) {
         bench.confirm(tag);
         bench.now += 5s;
         bench.drain.woken();
+        bench.publish_all();
         bench.fail();
         bench.now += 5s;
         for (int i = 0; i < 3 && bench.kind() == Kind::transact; i++) {
             bench.commit(bench.drain.plan().claim);
         }
         ASSERT_LE(bench.drain.in_hand(), 20U) << "after " << tag << " failures";
-        bench.publish(1);
     }
+}
+
+TEST(Drain, TheBrokerGetsWorkBeforeATransactionRuns) {
+    Bench bench = running(10, 4);
+    bench.confirm(4, true);
+    EXPECT_EQ(bench.publish_all(), 4U);
+    bench.settle();
+    EXPECT_EQ(bench.drain.in_flight(), 4U);
+}
+
+TEST(Drain, ToppedUpWithWhatHasRoomAndNotForLessThanAQuarterOfABatch) {
+    DrainSettings settings = bench_settings();
+    settings.batch_size = 20;
+    settings.pipeline_depth = 40;
+    Bench bench = running(20, 20, settings);
+    bench.drain.woken();
+    bench.claim(16);
+    bench.publish_all();
+    bench.drain.woken();
+    EXPECT_EQ(bench.kind(), Kind::wait) << "36 are in hand, there is room for 4";
+    bench.confirm(1);
+    bench.now += 10ms;
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim, 5U);
+}
+
+TEST(Drain, WhatIsInHandStaysWithinBatchBytes) {
+    DrainSettings settings = bench_settings();
+    settings.batch_bytes = 1000;
+    settings.batch_size = 100;
+    Bench bench(settings);
+    bench.connect();
+    bench.payload.assign(100, 'x');
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim_bytes, 1000U);
+    bench.commit(6);
+    EXPECT_EQ(bench.publish_all(), 4U);
+    bench.drain.woken();
+    bench.confirm(2, true);
+    bench.publish(2);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_GT(bench.drain.plan().claim, 0U);
+    EXPECT_EQ(bench.drain.plan().claim_bytes, 400U) << "what is to be marked is in memory too";
+    bench.commit(4);
+    bench.drain.woken();
+    EXPECT_EQ(bench.kind(), Kind::wait) << "800 bytes are in hand, less than a quarter is left";
 }
 
 TEST(Drain, ClaimsAgainWhenWokenOrWhenThereIsMoreOrWhenItIsTime) {
