@@ -90,7 +90,7 @@ bool Drainer::may_claim_now() {
 ClaimOrder::Limits Drainer::claim_limits(std::size_t rows) const {
     // A whole source, or the whole line, takes what it can get.
     const bool by_key = ordering() == Ordering::per_key;
-    return {rows, settings_.batch_bytes, by_key ? MOST_OF_ONE_KEY : SIZE_MAX};
+    return {rows, settings_.batch_bytes, by_key ? MOST_OF_ONE_KEY : SIZE_MAX, left_.room()};
 }
 
 bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
@@ -107,7 +107,9 @@ bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPl
 void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     TransactionResult result;
     if (drain_.plan().claim > 0) {
-        lane_ = std::move(claim.lane);
+        take_lane(claim);
+        result.left = left_.groups();
+        result.rows_per_group = claim_limits(0).rows_per_group;
     }
     if (claim.sequence_moved) {
         shares_.forget_floors();
@@ -148,6 +150,17 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     drain_.transacted(now, result);
     for (BatchId batch : drain_.finished_batches()) {
         batches_.erase(batch);
+    }
+}
+
+// The pass has committed: the lane stands where it came to, and knows what was left behind.
+void Drainer::take_lane(Claim& claim) {
+    lane_ = std::move(claim.lane);
+    if (claim.sequence_moved) {
+        left_.clear();
+    }
+    if (claim.lane_read) {
+        left_.passed(claim.left, claim.walked_to, claim.order.left());
     }
 }
 
