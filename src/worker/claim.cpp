@@ -118,9 +118,10 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         return false;
     }
     claim.lane_read = true;
+    // What is read and finds no room blocks its group; what is due is held up by the rest alone.
+    claim.order.set_walked_to(walked_to(claim), *last);
     take_from_gaps(claim, std::min(room_for_due(claim, *last), half));
-    claim.walked_to = walked_to(claim);
-    claim.order.set_walked_to(claim.walked_to, *last);
+    claim.shown_to = walked_to(claim);
     take_due(claim);
     if (!claim.complete || claim.order.is_full()) {
         claim.more = true;

@@ -160,7 +160,7 @@ void Drainer::take_lane(Claim& claim) {
         left_.clear();
     }
     if (claim.lane_read) {
-        left_.passed(claim.left, claim.walked_to, claim.order.left());
+        left_.passed(claim.left, claim.shown_to, claim.order.left());
     }
 }
 

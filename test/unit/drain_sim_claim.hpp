@@ -124,7 +124,7 @@ class SimClaim {
     bool lane_read = false;
     bool complete = true;
     LeftRows::Chosen left;
-    std::int64_t walked_to = INT64_MAX;  ///< behind the cursor
+    std::int64_t shown_to = INT64_MAX;  ///< behind the cursor
 
   private:
     SimClaimContext c_;
@@ -288,15 +288,22 @@ class SimClaim {
             return false;
         }
         complete = before < limit && in_gaps_.size() == before;
-        walked_to = complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
+        walked_to_ = behind_cursor();
+        if (!is(Deviation::due_beyond_walk)) {
+            order.set_walked_to(walked_to_, c_.database.last_drawn());
+        }
         return true;
+    }
+
+    std::int64_t behind_cursor() const {
+        return complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
     }
 
     // Room is kept for those only that need not wait.
     std::size_t takeable_due() const {
         return static_cast<std::size_t>(
             std::count_if(due_.begin(), due_.end(), [this](const Walked& due) {
-                return !due.group.has_value() || due.row.seq <= walked_to;
+                return !due.group.has_value() || due.row.seq <= walked_to_;
             }));
     }
 
@@ -372,10 +379,7 @@ class SimClaim {
         }
         complete = complete && covered == in_gaps_.size();
         in_gaps_.resize(covered);
-        walked_to = complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
-        if (!is(Deviation::due_beyond_walk)) {
-            order.set_walked_to(walked_to, c_.database.last_drawn());
-        }
+        shown_to = behind_cursor();
         order.limit_rows(c_.room);
     }
 
@@ -560,6 +564,7 @@ class SimClaim {
     std::vector<Walked> in_gaps_;
     std::vector<Walked> fresh_;
     std::vector<std::int64_t> deferred_;
+    std::int64_t walked_to_ = INT64_MAX;
     std::size_t holes_tried_ = 0;
     std::size_t taken_back_ = 0;
     std::optional<Duration> halted_for_;

@@ -352,7 +352,7 @@ class SimShell {
         if (claim.has_value()) {
             lane_ = std::move(claim->lane);
             if (claim->lane_read && !is(Deviation::forgets_left)) {
-                left_.passed(claim->left, claim->walked_to, claim->order.left());
+                left_.passed(claim->left, claim->shown_to, claim->order.left());
             }
             result.left = left_.groups();
             result.rows_per_group = rows_per_group();

@@ -146,7 +146,7 @@ TEST(DrainSimulation, ABlockedGroupCostsTheOthersNothing) {
         options.drainers = 1;
         options.failing_key = 0;
         SimWorld world(seed + i, options);
-        world.run(4000);
+        world.run(8000);
         ASSERT_FALSE(HasFailure());
         EXPECT_GT(world.ledger.deferred, 20U);
         EXPECT_LE(world.ledger.walked, 3 * world.database().rows.size())
