@@ -35,12 +35,16 @@ sub run
 	my $server = $bench->server(broker => $broker);
 	my $watch  = OutboxBench::Scenario::broker_away::Watch->new($server);
 
-	# Alone first, for the rate of the producers.
+	# Alone first, for the rate of the producers; twice, as what a broker does first is slower.
 	my $count = $bench->scaled(100_000, 20_000);
-	$server->publishing(0);
-	$server->insert($count, key => "'key ' || i % 100000");
-	$server->execute('CHECKPOINT');
-	my $alone = $count / $server->drain($count);
+	my $alone;
+	for my $turn (1, 2)
+	{
+		$server->publishing(0);
+		$server->insert($count, key => "'key ' || i % 100000");
+		$server->execute('CHECKPOINT');
+		$alone = $count / $server->drain($count);
+	}
 	$server->publishing(1);
 	my $wanted = int 0.3 * $alone;
 	$bench->say(sprintf 'the drainer alone: %.0f events/s; the producers insert %d', $alone, $wanted);
