@@ -76,15 +76,46 @@ ClaimOrder::Verdict ClaimOrder::defer(const Candidate& row, std::int64_t behind)
     return Verdict::defer;
 }
 
+// Too many are left already: to the deferred lane with it, from which it comes when nothing of its
+// group is in hand.
+ClaimOrder::Verdict ClaimOrder::leave(const Candidate& row) {
+    if (whole_line_ || left_.size() >= limits_.rows_to_leave) {
+        return defer(row, 0);
+    }
+    const auto [entry, is_new] = left_from_.try_emplace(*row.group, row.seq);
+    entry->second = std::min(entry->second, row.seq);
+    left_.push_back({*row.group, row.seq});
+    return Verdict::leave;
+}
+
+bool ClaimOrder::leaves(std::int64_t seq) const {
+    const auto found =
+        std::lower_bound(left_.begin(), left_.end(), seq,
+                         [](const LeftRow& row, std::int64_t wanted) { return row.seq < wanted; });
+    return found != left_.end() && found->seq == seq;
+}
+
+bool ClaimOrder::is_behind_left(const Candidate& row) const {
+    const auto found = left_from_.find(*row.group);
+    return found != left_from_.end() && row.seq > found->second;
+}
+
 ClaimOrder::Verdict ClaimOrder::judge_fresh(const Candidate& row) {
     if (!row.group.has_value()) {
         return take(row);
     }
+    // Whatever else it waits for is looked at when its turn has come.
+    if (is_behind_left(row)) {
+        return leave(row);
+    }
     if (row.holder != 0 && row.holder < row.seq) {
         return defer(row, row.holder);
     }
-    if (is_closed(row) || is_crowded(*row.group)) {
+    if (is_closed(row)) {
         return defer(row, 0);
+    }
+    if (is_crowded(*row.group)) {
+        return leave(row);
     }
     // Those that hold the group from behind it were put there to wait for it, or for one like it.
     if (row.holder != 0) {
@@ -105,7 +136,7 @@ ClaimOrder::Verdict ClaimOrder::judge_due(const Candidate& row) {
     if (!free_to_go) {
         return defer(row, row.holder);
     }
-    if (is_closed(row) || is_crowded(*row.group)) {
+    if (is_closed(row) || is_behind_left(row) || is_crowded(*row.group)) {
         return defer(row, 0);
     }
     leaders_.insert(row.seq);

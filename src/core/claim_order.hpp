@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/drain.hpp"
+#include "core/left_rows.hpp"
 
 namespace outbox {
 
@@ -29,7 +30,9 @@ struct Candidate {
 /// The rule: a row may be taken when each earlier row of its group that is seen has had its end, is
 /// carried by this drainer, or is taken by the same claim; the machine then sends them one after
 /// the other. All others go to the deferred lane ('infinity'), from which the end of the group's
-/// last row in hand calls them: so the fresh lane walks each row once, however many wait.
+/// last row in hand calls them: so the fresh lane walks each row once, however many wait. Only what
+/// is fresh and waits for no more than room is left where it is (core/left_rows.hpp), as long as
+/// there are not too many of it.
 ///
 /// Rows must be shown in this order: first block() for what was seen behind the cursor and cannot
 /// be taken, then what is free there, ascending; what of it found no room is to be blocked as well.
@@ -41,10 +44,12 @@ class ClaimOrder {
         std::int64_t bytes = 0;  ///< of payload; a first row may be larger
         /// Most rows of one group in hand, so that a hot key leaves room for others.
         std::size_t rows_per_group = 0;
+        std::size_t rows_to_leave = 0;  ///< most fresh rows of crowded groups left where they are
     };
     enum class Verdict : std::uint8_t {
         take,
         defer,  ///< to be put behind others of its group
+        leave,  ///< fresh, and left where it is until less of its group is in hand
         full,   ///< no room: the claim is complete without it
         stop,   ///< the whole line waits for a row before it
         wait,   ///< left where it is until the walk has come there
@@ -64,6 +69,10 @@ class ClaimOrder {
         walked_to_ = seq;
         last_drawn_ = last;
     }
+
+    /// By group, the lowest row behind the cursor that was left there and is not shown in this
+    /// pass: from it on the group waits.
+    void set_left(std::map<std::uint64_t, std::int64_t> rest) { left_from_ = std::move(rest); }
 
     /// The row is visible and cannot be taken now (locked, in somebody else's hand, refused by a
     /// trigger): later ones of its group wait for it.
@@ -86,6 +95,10 @@ class ClaimOrder {
     };
     const std::vector<Deferral>& deferrals() const noexcept { return deferrals_; }
 
+    /// What is left where it is, ascending.
+    const std::vector<LeftRow>& left() const noexcept { return left_; }
+    bool leaves(std::int64_t seq) const;
+
     /// After the claim: `claimed`, ascending, is what it really got. What it wanted and did not get
     /// was locked; gives the rows that it got although an earlier one of their group was locked.
     /// They are to be given up again in the same transaction.
@@ -102,6 +115,8 @@ class ClaimOrder {
   private:
     Verdict take(const Candidate& row);
     Verdict defer(const Candidate& row, std::int64_t behind);
+    Verdict leave(const Candidate& row);
+    bool is_behind_left(const Candidate& row) const;
     bool is_closed(const Candidate& row) const;
     bool is_crowded(std::uint64_t group) const;
     void close(std::uint64_t group, std::int64_t from);
@@ -120,6 +135,8 @@ class ClaimOrder {
     std::set<std::uint64_t> followed_;
     std::set<std::int64_t> leaders_;
     std::vector<Deferral> deferrals_;
+    std::map<std::uint64_t, std::int64_t> left_from_;
+    std::vector<LeftRow> left_;
 };
 
 }  // namespace outbox

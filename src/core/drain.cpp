@@ -253,6 +253,9 @@ void Drain::advance_group_of(std::size_t index) {
     if (const std::optional<std::size_t> next = groups_.advance(*group)) {
         ready_.push_back(*next);
     }
+    if (groups_.asks_for_more(*group)) {
+        look_ = true;
+    }
 }
 
 // What waits in hand behind a row that failed or is given back. With stop_the_line all waits, so

@@ -97,8 +97,11 @@ struct TransactionResult {
     std::string token;                    ///< of the rows claimed
     std::span<const Event> claimed;       ///< stays valid until finished_batches() names the batch
     std::vector<std::uint64_t> followed;  ///< groups in hand behind which the claim deferred rows
-    bool more = false;                    ///< another claim would probably find rows at once
-    std::optional<Duration> next_due;     ///< when the next deferred row comes due
+    /// Groups of which the claim left rows behind the cursor, and how many of each it allows.
+    std::vector<std::uint64_t> left;
+    std::size_t rows_per_group = 0;
+    bool more = false;                 ///< another claim would probably find rows at once
+    std::optional<Duration> next_due;  ///< when the next deferred row comes due
     /// Of wake_held: the next_attempt_at up to which was looked; nullopt: to the end.
     std::optional<std::int64_t> woken_to;
     bool durable = true;  ///< false: the wait for a standby was cancelled, publish nothing
@@ -370,6 +373,7 @@ class Drain {
     void look_for_deferred(Time now);
     void uncount(const Row& row);
     void add_claim(const TransactionResult& result);
+    void note_groups(const TransactionResult& result);
     void drop_row(std::size_t index);
     void forget_dropped_rows();
     Command wait(Time now) const;

@@ -52,6 +52,17 @@ void Drain::transacted(Time now, const TransactionResult& result) {
             next_look_ = std::min(next_look_, now + std::max(*result.next_due, Duration{1}));
         }
         add_claim(result);
+        note_groups(result);
+    }
+}
+
+// Those of which something is in hand, from this claim or from before.
+void Drain::note_groups(const TransactionResult& result) {
+    for (std::uint64_t group : result.followed) {
+        groups_.set_followed(group);
+    }
+    for (std::uint64_t group : result.left) {
+        groups_.set_more(group, wanted_in_hand(result.rows_per_group));
     }
 }
 
@@ -134,9 +145,6 @@ void Drain::add_claim(const TransactionResult& result) {
         bytes_in_hand_ += event.payload.size();
         rows_of_bucket_[bucket_of_event(event)]++;
         let_in(index);
-    }
-    for (std::uint64_t group : result.followed) {
-        groups_.set_followed(group);
     }
     next_batch_++;
     if (!result.durable) {

@@ -80,7 +80,7 @@ bool FreshLane::must_scan(const Range& range) const {
                        [this](const Writer& writer) { return ended_by_now_.contains(writer); });
 }
 
-std::vector<Interval> FreshLane::gaps_to_scan() const {
+std::vector<Interval> FreshLane::gaps_to_scan(std::span<const std::int64_t> also) const {
     std::vector<Interval> all;
     for (const Range& range : ranges_) {
         if (must_scan(range)) {
@@ -88,6 +88,9 @@ std::vector<Interval> FreshLane::gaps_to_scan() const {
         }
     }
     for (const auto& [seq, passed_over] : holes_) {
+        all.push_back({seq, seq});
+    }
+    for (std::int64_t seq : also) {
         all.push_back({seq, seq});
     }
     return merged(std::move(all));

@@ -74,8 +74,9 @@ class FreshLane {
     void note_ended(const Writer& writer, Moment moment);
 
     /// What must be looked at in this pass, ascending and disjoint: the gaps of ranges that are
-    /// newborn or list an ended writer, and all holes.
-    std::vector<Interval> gaps_to_scan() const;
+    /// newborn or list an ended writer, all holes, and the rows of `also`, which lie behind the
+    /// cursor.
+    std::vector<Interval> gaps_to_scan(std::span<const std::int64_t> also = {}) const;
     /// Reports what was visible in those gaps, ascending. `complete`: nothing was left unread for a
     /// limit; if something was, no writer is dropped and no fresh row may be claimed in this pass,
     /// so that the next one goes on from the lowest gap.

@@ -13,6 +13,10 @@ bool GroupQueues::is_held(const Group& group, std::int64_t seq) {
     return !group.holders.empty() && *group.holders.begin() < seq;
 }
 
+std::size_t GroupQueues::unsettled(const Group& group) {
+    return group.waiting.size() + (group.out ? 1 : 0);
+}
+
 std::optional<std::size_t> GroupQueues::let_out(Group& group) {
     if (group.out || group.waiting.empty() || is_held(group, group.waiting.begin()->first)) {
         return std::nullopt;
@@ -102,6 +106,22 @@ bool GroupQueues::is_followed(std::uint64_t group) const {
     return queue != nullptr && queue->followed;
 }
 
+void GroupQueues::set_more(std::uint64_t group, std::size_t wanted) {
+    const auto found = groups_.find(group);
+    if (found != groups_.end()) {
+        found->second.wanted = wanted;
+    }
+}
+
+bool GroupQueues::asks_for_more(std::uint64_t group) {
+    const auto found = groups_.find(group);
+    if (found == groups_.end() || unsettled(found->second) >= found->second.wanted) {
+        return false;
+    }
+    found->second.wanted = 0;
+    return true;
+}
+
 void GroupQueues::forget(std::uint64_t group) {
     const auto found = groups_.find(group);
     found->second.in_hand--;
@@ -117,7 +137,7 @@ std::size_t GroupQueues::in_hand(std::uint64_t group) const {
 
 std::size_t GroupQueues::unsettled(std::uint64_t group) const {
     const Group* queue = find(group);
-    return queue == nullptr ? 0 : queue->waiting.size() + (queue->out ? 1 : 0);
+    return queue == nullptr ? 0 : unsettled(*queue);
 }
 
 }  // namespace outbox

@@ -10,6 +10,11 @@
 
 namespace outbox {
 
+/// More of a group is wanted when fewer of its rows than this are in hand.
+constexpr std::size_t wanted_in_hand(std::size_t rows_per_group) noexcept {
+    return rows_per_group / 2 + 1;
+}
+
 /// The claimed rows that keep an order, by group. At most one row of a group is *out* (about to be
 /// sent, or sent and unconfirmed); the others wait for it in the order of their numbers. Rows are
 /// known by the caller's index.
@@ -39,6 +44,11 @@ class GroupQueues {
     void set_followed(std::uint64_t group);
     bool is_followed(std::uint64_t group) const;
 
+    /// More rows of the group are to be had: they are wanted when fewer than this are unsettled.
+    void set_more(std::uint64_t group, std::size_t wanted);
+    /// Whether they are wanted by now; says so once.
+    bool asks_for_more(std::uint64_t group);
+
     /// The row is in hand no more.
     void forget(std::uint64_t group);
     /// Rows of the group in hand, whatever their state.
@@ -53,10 +63,12 @@ class GroupQueues {
         std::size_t in_hand = 0;
         std::multiset<std::int64_t> holders;  ///< by seq
         bool followed = false;
+        std::size_t wanted = 0;  ///< 0: no more is to be had
     };
 
     const Group* find(std::uint64_t group) const;
     static bool is_held(const Group& group, std::int64_t seq);
+    static std::size_t unsettled(const Group& group);
     static std::optional<std::size_t> let_out(Group& group);
 
     std::unordered_map<std::uint64_t, Group> groups_;

@@ -134,8 +134,10 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         return false;
     }
     claim.lane_read = true;
-    take_from_gaps(claim, std::min(room_for_due(claim, *last), half));
+    // What is read and finds no room blocks its group; what is due is held up by the rest alone.
     claim.order.set_walked_to(walked_to(claim), *last);
+    take_from_gaps(claim, std::min(room_for_due(claim, *last), half));
+    claim.shown_to = walked_to(claim);
     take_due(claim);
     if (!claim.complete || claim.order.is_full()) {
         claim.more = true;
@@ -159,12 +161,17 @@ bool Drainer::look_whether_halted(postgres::Transaction& transaction, Claim& cla
     return true;
 }
 
+// What was left behind the cursor and has room now is read with the gaps.
 bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
-    const std::vector<Interval> gaps = claim.lane.gaps_to_scan();
+    if (!claim.sequence_moved) {
+        claim.left = left_.choose(drain_, rows_per_group());
+        claim.order.set_left(claim.left.rest);
+    }
+    const std::vector<Interval> gaps = claim.lane.gaps_to_scan(claim.left.seqs);
     if (gaps.empty()) {
         return true;
     }
-    const std::size_t limit = claim.to_walk + claim.lane.hole_count();
+    const std::size_t limit = claim.to_walk + claim.lane.hole_count() + claim.left.seqs.size();
     const auto rows = postgres::walk_gaps(transaction, ordering(), gaps, limit);
     const auto alive =
         rows.has_value() ? before_dead_claims(transaction, *rows, claim) : std::nullopt;
@@ -519,7 +526,8 @@ SeenRow::Fate Drainer::fate_of(const postgres::WalkedRow& row, const Claim& clai
         return SeenRow::Fate::claimed;
     }
     if (!row.fresh || !is_ours(row) || drain_.holds(row.claimed_by) ||
-        std::binary_search(claim.deferred.begin(), claim.deferred.end(), row.seq)) {
+        std::binary_search(claim.deferred.begin(), claim.deferred.end(), row.seq) ||
+        claim.order.leaves(row.seq)) {
         return SeenRow::Fate::elsewhere;
     }
     return SeenRow::Fate::passed_over;

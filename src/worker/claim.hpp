@@ -44,7 +44,9 @@ struct Drainer::Claim {
     std::span<const postgres::WalkedRow> due;
     std::span<const postgres::WalkedRow> in_gaps;
     std::span<const postgres::WalkedRow> fresh;
+    LeftRows::Chosen left;                                    ///< rows left before, to look at
     bool complete = true;                                     ///< the gaps were read to their end
+    std::int64_t shown_to = 0;                                ///< behind the cursor
     std::unordered_map<std::uint64_t, std::int64_t> holders;  ///< by group; 0: none
     std::size_t holes_tried = 0;
     std::size_t taken_back = 0;   ///< rows taken back from dead drainers

@@ -241,7 +241,7 @@ void Drainer::share_buckets(Time now) {
     }
     if (share.taken.buckets != 0) {
         if (share.taken.floor < lane_.cursor()) {
-            lane_ = FreshLane(std::min(reached(), share.taken.floor));
+            start_lane(std::min(reached(), share.taken.floor));
         }
         reclaim_pending_ = true;
     }
@@ -272,7 +272,14 @@ void Drainer::allow_claims() {
 
 // Up to here all of our part has ended or is deferred, as it is committed.
 std::int64_t Drainer::reached() const {
-    return std::min(lane_.lowest_open(), drain_.lowest_in_hand().value_or(lane_.lowest_open())) - 1;
+    const std::int64_t open = lane_.lowest_open();
+    return std::min({open, drain_.lowest_in_hand().value_or(open), left_.lowest().value_or(open)}) -
+           1;
+}
+
+void Drainer::start_lane(std::int64_t floor) {
+    lane_ = FreshLane(floor);
+    left_.clear();
 }
 
 // What the relay says goes over the settings of the server, from now on.

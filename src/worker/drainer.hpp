@@ -14,6 +14,7 @@
 #include "core/claim_token.hpp"
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
+#include "core/left_rows.hpp"
 #include "core/relay_settings.hpp"
 #include "core/retention.hpp"
 #include "postgres/arena.hpp"
@@ -57,6 +58,7 @@ class Drainer {
     void read_relay_settings();
     void share_buckets(Time now);
     std::int64_t reached() const;
+    void start_lane(std::int64_t floor);
     void lead(bool leads);
     void allow_claims();
     Ordering ordering() const { return drain_.settings().ordering; }
@@ -78,6 +80,8 @@ class Drainer {
     bool may_claim_now();
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
+    void take_lane(Claim& claim);
+    std::size_t rows_per_group() const;
     ClaimOrder::Limits claim_limits(const TransactionPlan& plan) const;
 
     // The marks (marks.cpp).
@@ -169,6 +173,7 @@ class Drainer {
     BrokerLink link_;
     Topology topology_;
     FreshLane lane_;
+    LeftRows left_;
     postgres::Buckets shares_;
     BucketMask buckets_ = 0;  ///< of which rows may be claimed
     std::size_t drainers_sharing_ = 1;

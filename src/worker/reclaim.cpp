@@ -53,7 +53,7 @@ bool Drainer::prepare() {
     if (refuse_table(table_)) {
         return false;
     }
-    lane_ = FreshLane(floor);
+    start_lane(floor);
     floor_written_ = floor;
     sweep_at_ = postgres::monotonic_now() + SWEEP_INTERVAL_LEAST;
     return true;
@@ -134,7 +134,7 @@ bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
     std::vector<std::int64_t> left_behind;
     for (const postgres::HeldRow& row : *rows) {
         if (row.fresh && row.claimed_by.empty() && row.seq <= lane_.cursor() &&
-            owns(row.bucket_hash)) {
+            owns(row.bucket_hash) && !left_.contains(row.bucket_hash, row.seq)) {
             left_behind.push_back(row.seq);
         }
     }

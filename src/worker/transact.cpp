@@ -87,11 +87,14 @@ bool Drainer::may_claim_now() {
     return true;
 }
 
+// A whole source, or the whole line, takes what it can get.
+std::size_t Drainer::rows_per_group() const {
+    return ordering() == Ordering::per_key ? MOST_OF_ONE_KEY : SIZE_MAX;
+}
+
 ClaimOrder::Limits Drainer::claim_limits(const TransactionPlan& plan) const {
-    // A whole source, or the whole line, takes what it can get.
-    const bool by_key = ordering() == Ordering::per_key;
-    return {plan.claim, static_cast<std::int64_t>(plan.claim_bytes),
-            by_key ? MOST_OF_ONE_KEY : SIZE_MAX};
+    return {plan.claim, static_cast<std::int64_t>(plan.claim_bytes), rows_per_group(),
+            left_.room()};
 }
 
 bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
@@ -108,7 +111,9 @@ bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPl
 void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     TransactionResult result;
     if (drain_.plan().claim > 0) {
-        lane_ = std::move(claim.lane);
+        take_lane(claim);
+        result.left = left_.groups();
+        result.rows_per_group = rows_per_group();
     }
     if (claim.sequence_moved) {
         shares_.forget_floors();
@@ -149,6 +154,17 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     drain_.transacted(now, result);
     for (BatchId batch : drain_.finished_batches()) {
         batches_.erase(batch);
+    }
+}
+
+// The pass has committed: the lane stands where it came to, and knows what was left behind.
+void Drainer::take_lane(Claim& claim) {
+    lane_ = std::move(claim.lane);
+    if (claim.sequence_moved) {
+        left_.clear();
+    }
+    if (claim.lane_read) {
+        left_.passed(claim.left, claim.shown_to, claim.order.left());
     }
 }
 

@@ -79,6 +79,44 @@ TEST(ClaimOrder, AHotKeyLeavesRoomForOthers) {
     EXPECT_EQ(order.followed(), std::vector<std::uint64_t>{7});
 }
 
+TEST(ClaimOrder, WhatACrowdedKeyHasNoRoomForIsLeftWhereItIs) {
+    Bench bench;
+    ClaimOrder order(bench.drain, {100, 1 << 20, 2, 3});
+    EXPECT_EQ(order.judge_fresh(row(1, 7)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(2, 7)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(3, 7)), Verdict::leave);
+    EXPECT_EQ(order.judge_fresh(row(4, 8)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(5, 7, 4)), Verdict::leave)
+        << "what else it waits for is seen when it is shown again";
+    EXPECT_EQ(order.judge_due(row(6, 7)), Verdict::defer) << "not before those that are left";
+    EXPECT_EQ(deferred(order), Seqs{6});
+    EXPECT_TRUE(order.leaves(3));
+    EXPECT_FALSE(order.leaves(4));
+    EXPECT_EQ(order.judge_fresh(row(8, 7)), Verdict::leave);
+    EXPECT_EQ(order.judge_fresh(row(9, 7)), Verdict::defer) << "so many may be left";
+}
+
+TEST(ClaimOrder, NothingOfAGroupGoesBeforeWhatWasLeft) {
+    Bench bench;
+    ClaimOrder order(bench.drain, {100, 1 << 20, 3, 10});
+    order.set_left({{7, 5}});
+    EXPECT_EQ(order.judge_fresh(row(4, 7)), Verdict::take)
+        << "it is shown, those from 5 on are not";
+    EXPECT_EQ(order.judge_due(row(3, 7)), Verdict::take) << "it comes before them";
+    EXPECT_EQ(order.judge_fresh(row(9, 7)), Verdict::leave);
+    EXPECT_EQ(order.judge_due(row(11, 7)), Verdict::defer);
+    EXPECT_EQ(order.judge_fresh(row(12, 8)), Verdict::take);
+}
+
+TEST(ClaimOrder, WhatIsShownAgainAndFindsNoRoomGoesOnStoppingItsGroup) {
+    Bench bench;
+    ClaimOrder order(bench.drain, {100, 1 << 20, 1, 10});
+    order.set_left({{7, 9}});
+    EXPECT_EQ(order.judge_fresh(row(3, 7)), Verdict::take) << "it appeared late";
+    EXPECT_EQ(order.judge_fresh(row(5, 7)), Verdict::leave);
+    EXPECT_EQ(order.judge_due(row(6, 7)), Verdict::defer);
+}
+
 TEST(ClaimOrder, RowsInHandCountForTheCap) {
     DrainSettings settings = bench_settings();
     Bench bench(settings);

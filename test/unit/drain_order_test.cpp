@@ -45,6 +45,43 @@ TEST(DrainOrder, DifferentGroupsAndRowsWithoutOneGoTogether) {
     EXPECT_EQ(bench.published.back(), 5);
 }
 
+TEST(DrainOrder, MoreOfACrowdedGroupIsClaimedWhenLessThanHalfOfItIsInHand) {
+    DrainSettings settings = bench_settings();
+    settings.pipeline_depth = 100;
+    settings.poll_interval = Duration{60000};
+    Bench bench(settings);
+    bench.connect();
+    bench.groups = {7, 7, 7, 7};
+    TransactionResult result;
+    result.left = {7};
+    result.rows_per_group = 4;
+    bench.claim(4, result);
+    bench.publish(1);
+    bench.confirm(1);
+    bench.publish(1);
+    EXPECT_EQ(bench.kind(), Kind::wait) << "three of four are in hand";
+    bench.confirm(2);
+    bench.publish(1);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_GT(bench.drain.plan().claim, 0U);
+    bench.commit(0);
+    bench.confirm(3);
+    bench.publish(1);
+    EXPECT_EQ(bench.kind(), Kind::wait) << "nothing is left any more";
+}
+
+TEST(DrainOrder, RowsDeferredBehindOthersAreCalledAlthoughTheClaimTookNothing) {
+    Bench bench = with_groups({7});
+    bench.publish_all();
+    bench.drain.woken();
+    TransactionResult result;
+    result.followed = {7};
+    bench.claim(0, result);
+    bench.confirm(1);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().release_behind, Seqs{1});
+}
+
 TEST(DrainOrder, ANackHoldsItsGroupAndNobodyElse) {
     Bench bench = with_groups({7, 7, 8, 7, 8});
     bench.publish_all();

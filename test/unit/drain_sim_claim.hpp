@@ -15,6 +15,7 @@
 #include "core/claim_order.hpp"
 #include "core/drain.hpp"
 #include "core/fresh_lane.hpp"
+#include "core/left_rows.hpp"
 #include "drain_sim_database.hpp"
 
 namespace outbox::test {
@@ -33,6 +34,8 @@ enum class Deviation : std::uint8_t {
     keeps_rows_behind_locked,   ///< although an earlier row of their group was not had
     releases_early,             ///< calls followers while rows of their group are in hand: harmless
     never_releases,             ///< leaves followers to the sweep
+    forgets_left,               ///< what it left behind the cursor for want of room
+    passes_left_by,             ///< does not let what it left go before what comes later
     gives_up_rows_in_hand,      ///< hands buckets over with them
     keeps_lane_at_handover,     ///< does not go back to the floor of the buckets that it takes
     forgets_given_back,         ///< a row that is given back is no hole
@@ -64,6 +67,8 @@ struct SimClaimContext {
     BucketMask buckets = 0;
     std::size_t drainers_sharing = 1;
     std::size_t rows_per_group = SIZE_MAX;
+    const LeftRows& left;
+    std::size_t rows_to_leave = 0;
     Deviation deviation = Deviation::none;
     /// Whether whoever made the claim is gone.
     std::function<bool(const std::string&)> is_dead;
@@ -90,7 +95,7 @@ class SimClaim {
           c_(std::move(context)),
           ordering_(c_.drain.settings().ordering),
           order(c_.drain, {c_.room, static_cast<std::int64_t>(c_.drain.plan().claim_bytes),
-                           c_.rows_per_group}) {}
+                           c_.rows_per_group, c_.rows_to_leave}) {}
 
     bool run() {
         lane.begin_pass();
@@ -118,6 +123,8 @@ class SimClaim {
     bool more = false;
     bool lane_read = false;
     bool complete = true;
+    LeftRows::Chosen left;
+    std::int64_t shown_to = INT64_MAX;  ///< behind the cursor
 
   private:
     SimClaimContext c_;
@@ -267,9 +274,13 @@ class SimClaim {
     }
 
     bool read_gaps() {
-        const std::size_t limit = c_.room + lane.hole_count();
+        left = c_.left.choose(c_.drain, c_.rows_per_group);
+        if (!is(Deviation::passes_left_by)) {
+            order.set_left(left.rest);
+        }
+        const std::size_t limit = c_.room + lane.hole_count() + left.seqs.size();
         std::size_t read = 0;
-        for (const Interval& gap : lane.gaps_to_scan()) {
+        for (const Interval& gap : lane.gaps_to_scan(left.seqs)) {
             read += read_rows(gap.lo, gap.hi, limit - read, in_gaps_);
         }
         const std::size_t before = in_gaps_.size();
@@ -277,11 +288,15 @@ class SimClaim {
             return false;
         }
         complete = before < limit && in_gaps_.size() == before;
-        walked_to_ = complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
+        walked_to_ = behind_cursor();
         if (!is(Deviation::due_beyond_walk)) {
             order.set_walked_to(walked_to_, c_.database.last_drawn());
         }
         return true;
+    }
+
+    std::int64_t behind_cursor() const {
+        return complete ? lane.cursor() : in_gaps_.empty() ? 0 : in_gaps_.back().row.seq;
     }
 
     // Room is kept for those only that need not wait.
@@ -364,6 +379,7 @@ class SimClaim {
         }
         complete = complete && covered == in_gaps_.size();
         in_gaps_.resize(covered);
+        shown_to = behind_cursor();
         order.limit_rows(c_.room);
     }
 
@@ -509,7 +525,8 @@ class SimClaim {
             return SeenRow::Fate::claimed;
         }
         if (!row.fresh() || !owns(row) || c_.drain.holds(row.token) ||
-            std::binary_search(deferred_.begin(), deferred_.end(), row.seq)) {
+            std::binary_search(deferred_.begin(), deferred_.end(), row.seq) ||
+            order.leaves(row.seq)) {
             return SeenRow::Fate::elsewhere;
         }
         return SeenRow::Fate::passed_over;

@@ -25,6 +25,7 @@ struct SimShellOptions {
     int worker = 0;
     int generation = 0;
     std::size_t rows_per_group = 64;
+    std::size_t rows_to_leave = LeftRows::MOST;
     Duration floor_interval{5000};
     std::size_t held_at_once = 100;  ///< deferred rows looked at in one step
     Deviation deviation = Deviation::none;
@@ -185,7 +186,7 @@ class SimShell {
         }
         take_settings(now);
         raise_floors(database_.buckets, database_.floor);
-        lane_ = FreshLane(database_.floor);
+        start_lane(database_.floor);
         floor_written_ = database_.floor;
         sweep_at_ = now + Duration{10000};
         called_by_.reset();
@@ -204,7 +205,7 @@ class SimShell {
         shared_ordering_ = ordering();
         if (share.taken.buckets != 0) {
             if (share.taken.floor < lane_.cursor() && !is(Deviation::keeps_lane_at_handover)) {
-                lane_ = FreshLane(std::min(reached(), share.taken.floor));
+                start_lane(std::min(reached(), share.taken.floor));
             }
             reclaim_pending_ = true;
         }
@@ -231,8 +232,14 @@ class SimShell {
     }
 
     std::int64_t reached() const {
-        return std::min(lane_.lowest_open(), drain.lowest_in_hand().value_or(lane_.lowest_open())) -
+        const std::int64_t open = lane_.lowest_open();
+        return std::min(
+                   {open, drain.lowest_in_hand().value_or(open), left_.lowest().value_or(open)}) -
                1;
+    }
+    void start_lane(std::int64_t floor) {
+        lane_ = FreshLane(floor);
+        left_.clear();
     }
 
     void leave_buckets() {
@@ -253,29 +260,35 @@ class SimShell {
 
     SimClaimContext claim_context(const TransactionPlan& plan, const std::string& token, Time now) {
         const bool interrupted = options_.meanwhile && dice_.chance(0.3);
-        return {
-            .database = database_,
-            .ledger = ledger_,
-            .drain = drain,
-            .now = now,
-            .token = token,
-            .room = plan.claim,
-            .buckets = buckets_,
-            .drainers_sharing = drainers_sharing_,
-            .rows_per_group = ordering() == Ordering::per_key ? options_.rows_per_group : SIZE_MAX,
-            .deviation = options_.deviation,
-            .is_dead = [this](const std::string& token) { return is_dead(token); },
-            .take_back =
-                [this, now](const std::vector<std::int64_t>& seqs) {
-                    std::vector<std::int64_t> released;
-                    return take_back(seqs, now, released);
-                },
-            .meanwhile =
-                [this, interrupted, now] {
-                    if (interrupted) {
-                        options_.meanwhile(now);
-                    }
-                }};
+        return {.database = database_,
+                .ledger = ledger_,
+                .drain = drain,
+                .now = now,
+                .token = token,
+                .room = plan.claim,
+                .buckets = buckets_,
+                .drainers_sharing = drainers_sharing_,
+                .rows_per_group = rows_per_group(),
+                .left = left_,
+                .rows_to_leave =
+                    options_.rows_to_leave - std::min(options_.rows_to_leave, left_.size()),
+                .deviation = options_.deviation,
+                .is_dead = [this](const std::string& token) { return is_dead(token); },
+                .take_back =
+                    [this, now](const std::vector<std::int64_t>& seqs) {
+                        std::vector<std::int64_t> released;
+                        return take_back(seqs, now, released);
+                    },
+                .meanwhile =
+                    [this, interrupted, now] {
+                        if (interrupted) {
+                            options_.meanwhile(now);
+                        }
+                    }};
+    }
+
+    std::size_t rows_per_group() const {
+        return ordering() == Ordering::per_key ? options_.rows_per_group : SIZE_MAX;
     }
 
     bool write_plan(const TransactionPlan& plan, Time now, Marked& marked) {
@@ -338,6 +351,11 @@ class SimShell {
         result.token = token;
         if (claim.has_value()) {
             lane_ = std::move(claim->lane);
+            if (claim->lane_read && !is(Deviation::forgets_left)) {
+                left_.passed(claim->left, claim->shown_to, claim->order.left());
+            }
+            result.left = left_.groups();
+            result.rows_per_group = rows_per_group();
             if (claim->lane_read && claim->complete) {
                 blocked_groups_.clear();
             }
@@ -473,7 +491,8 @@ class SimShell {
             if (row.unended() && may_take_over(row, now)) {
                 held.push_back(row.seq);
             }
-            if (row.fresh() && row.token.empty() && row.seq <= lane_.cursor() && owns(row)) {
+            if (row.fresh() && row.token.empty() && row.seq <= lane_.cursor() && owns(row) &&
+                !left_.contains(bucket_hash_of(row, ordering()), row.seq)) {
                 left_behind.push_back(row.seq);
             }
         }
@@ -668,6 +687,7 @@ class SimShell {
     std::optional<DrainSettings> server_settings_;
     Random killer_jitter_;
     FreshLane lane_;
+    LeftRows left_;
     BucketMask buckets_ = 0;
     std::size_t drainers_sharing_ = 1;
     Ordering shared_ordering_ = Ordering::per_key;

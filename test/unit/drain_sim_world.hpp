@@ -78,6 +78,10 @@ class SimWorld {
         rows_.scheduled = options.scheduled ? 0.05 : 0;
         rows_per_group_ = static_cast<std::size_t>(
             dice_.chance(0.5) || !options.crowds ? 64 : dice_.between(1, 5));
+        // From dice of its own: the worlds of known seeds stay what they are.
+        Dice dice(seed ^ 0x1ef7U);
+        rows_to_leave_ =
+            dice.chance(0.5) ? LeftRows::MOST : static_cast<std::size_t>(dice.between(0, 20));
         floor_interval_ = Duration{dice_.between(0, 3000)};
         rows_.poison = options.poison ? 0.03 : 0;
         rows_.exchanges = options.exchanges ? static_cast<std::size_t>(dice_.between(1, 4)) : 1;
@@ -202,6 +206,7 @@ class SimWorld {
         options.worker = static_cast<int>(slot);
         options.generation = ++generation_;
         options.rows_per_group = rows_per_group_;
+        options.rows_to_leave = rows_to_leave_;
         options.floor_interval = floor_interval_;
         options.held_at_once = held_at_once_;
         options.deviation = options_.deviation;
@@ -660,6 +665,7 @@ class SimWorld {
     DrainSettings settings_;
     SimRowOptions rows_;
     std::size_t rows_per_group_ = 64;
+    std::size_t rows_to_leave_ = LeftRows::MOST;
     Duration floor_interval_{};
     std::size_t held_at_once_ = 100;
     SimDatabase database_;

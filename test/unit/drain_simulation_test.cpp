@@ -146,7 +146,7 @@ TEST(DrainSimulation, ABlockedGroupCostsTheOthersNothing) {
         options.drainers = 1;
         options.failing_key = 0;
         SimWorld world(seed + i, options);
-        world.run(4000);
+        world.run(8000);
         ASSERT_FALSE(HasFailure());
         EXPECT_GT(world.ledger.deferred, 20U);
         EXPECT_LE(world.ledger.walked, 3 * world.database().rows.size())
@@ -249,6 +249,8 @@ constexpr Flaw FLAWS[] = {
     {Deviation::holder_not_locked, busy_world_by_the_rules, "HolderNotLocked"},
     {Deviation::keeps_rows_behind_locked, locking_world, "KeepsRowsBehindLocked"},
     {Deviation::never_releases, busy_world_by_the_rules, "NeverReleases"},
+    {Deviation::forgets_left, any_world, "ForgetsLeft"},
+    {Deviation::passes_left_by, any_world, "PassesLeftBy"},
     {Deviation::gives_up_rows_in_hand, busy_world_by_the_rules, "GivesUpRowsInHand"},
     {Deviation::keeps_lane_at_handover, any_world, "KeepsLaneAtHandover"},
     {Deviation::forgets_given_back, any_world, "ForgetsGivenBack"},

@@ -205,7 +205,7 @@ sub drain
 	my ($published) = $self->query('SELECT sum(published) FROM outbox.stat_drainer');
 	$self->query(q{ALTER SYSTEM SET outbox_drainer.enabled = 'on'});
 	my $start = $self->query('SELECT extract(epoch FROM clock_timestamp()) FROM pg_reload_conf()');
-	$self->wait_for("published >= $published + $count");
+	$self->wait_for("(SELECT sum(published) FROM outbox.stat_drainer) >= $published + $count");
 	my $end = $self->query(
 		'SELECT extract(epoch FROM max(published_at)) FROM (SELECT published_at FROM outbox.event'
 		  . ' ORDER BY seq DESC LIMIT 20000) e');
