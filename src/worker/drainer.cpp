@@ -88,6 +88,7 @@ ExitReason Drainer::run() {
         }
         const Time now = postgres::monotonic_now();
         link_.pump(now);
+        share_buckets_if_due(now);
         report();
         inject_after_pump();
         topology_.look();
@@ -186,9 +187,6 @@ void Drainer::take_notice() {
         prepared_ = prepare();
         prepare_at_ = now + settings_.poll_interval;
     }
-    if (prepared_ && (now >= share_at_ || buckets_ == 0 || reclaim_pending_)) {
-        share_buckets(now);
-    }
     if (prepared_ && !drain_.stopping()) {
         sweep();
         collect();
@@ -225,6 +223,14 @@ void Drainer::take_settings() {
     postgres::set_shutdown_timeout(settings_.shutdown_timeout);
     drain_.configure(now, settings_);
     judge_configuration();
+}
+
+// After the broker was heard: a connection that has just come up is what makes this drainer able to
+// take a part.
+void Drainer::share_buckets_if_due(Time now) {
+    if (prepared_ && (now >= share_at_ || buckets_ == 0 || reclaim_pending_)) {
+        share_buckets(now);
+    }
 }
 
 // Takes a part of the relay, or gives some of its part to others (core/buckets.hpp). Of what it

@@ -56,6 +56,7 @@ class Drainer {
     void look_at_stored_settings();
 
     void read_relay_settings();
+    void share_buckets_if_due(Time now);
     void share_buckets(Time now);
     std::int64_t reached() const;
     void start_lane(std::int64_t floor);
