@@ -194,48 +194,59 @@ class Hits {
     std::size_t count_ = 0;
 };
 
-// A row that somebody has locked or changed since the walk is left to the next one.
-std::span<Event> claim_in_place(EventRows& places, std::span<const PlacedRow> rows,
-                                const char* token, Snapshot snapshot, MemoryContext memory) {
+/// Events under construction, in the memory of their batch.
+class Claimed {
+  public:
+    Claimed(std::size_t most, MemoryContext memory) : memory_(memory) {
+        MemoryContext previous = MemoryContextSwitchTo(memory_);
+        events_ = allocate<Event>(most);
+        MemoryContextSwitchTo(previous);
+    }
+    MemoryContext memory() const { return memory_; }
+    /// The place for the next event, all default.
+    Event& next() { return events_[count_] = Event{}; }
+    /// Keeps what is there.
+    void keep() { count_++; }
+    std::span<Event> events() const { return {events_, count_}; }
+
+  private:
+    MemoryContext memory_;
+    Event* events_;
+    std::size_t count_ = 0;
+};
+
+void claim_in_place(EventRows& places, std::span<const PlacedRow> rows, const char* token,
+                    Snapshot snapshot, Hits& hits, Claimed& claimed) {
     const Datum claimed_by = text_value(token);
     const TimestampTz now = GetCurrentTimestamp();
-    MemoryContext previous = MemoryContextSwitchTo(memory);
-    auto* events = allocate<Event>(rows.size());
-    std::size_t count = 0;
-    for (const PlacedRow& row : rows) {
-        if (!places.read(row.place, row.seq, snapshot) || places.is_claimed()) {
+    MemoryContext previous = MemoryContextSwitchTo(claimed.memory());
+    for (std::size_t i = 0; i < rows.size(); i++) {
+        if (!places.read(rows[i].place, rows[i].seq, snapshot) || places.is_claimed()) {
             continue;
         }
-        events[count] = Event{};
-        places.event(events[count]);
+        Event& event = claimed.next();
+        places.event(event);
         if (places.claim(now, claimed_by)) {
-            events[count].place = places.place();
-            count++;
+            event.place = places.place();
+            claimed.keep();
+            hits.hit(i, rows[i].seq);
         }
     }
     MemoryContextSwitchTo(previous);
     CommandCounterIncrement();
-    return {events, count};
 }
 
-std::span<Event> claim_by_statement(std::span<const PlacedRow> rows, const char* token,
-                                    Snapshot snapshot, MemoryContext memory) {
-    auto* seqs = allocate<std::int64_t>(rows.size());
-    for (std::size_t i = 0; i < rows.size(); i++) {
-        seqs[i] = rows[i].seq;
-    }
-    execute(*claim_statement(), {bigint_array({seqs, rows.size()}), text_value(token)},
-            Access::write, snapshot);
-    const std::size_t count = row_count();
-    MemoryContext previous = MemoryContextSwitchTo(memory);
-    auto* events = allocate<Event>(count);
-    for (std::size_t i = 0; i < count; i++) {
-        events[i] = Event{};
-        copy_event(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, events[i]);
+// Passes over what somebody has locked, and sees what somebody has changed since the walk.
+void claim_by_statement(std::span<const std::int64_t> seqs, const char* token, Snapshot snapshot,
+                        Claimed& claimed) {
+    execute(*claim_statement(), {bigint_array(seqs), text_value(token)}, Access::write, snapshot);
+    MemoryContext previous = MemoryContextSwitchTo(claimed.memory());
+    for (std::size_t i = 0; i < row_count(); i++) {
+        copy_event(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, claimed.next());
+        claimed.keep();
     }
     MemoryContextSwitchTo(previous);
     SPI_freetuptable(SPI_tuptable);
-    return {events, count};
 }
 
 // What somebody has moved or locked meanwhile is left to the statement, which finds it and waits
@@ -274,11 +285,17 @@ std::optional<std::span<Event>> claim_rows(Transaction& transaction, Oid table,
                                            MemoryContext memory) {
     std::span<Event> claimed;
     const bool ok = transaction.run([&] {
+        Hits hits(rows.size());
+        Claimed taken(rows.size(), memory);
         EventRows places(table);
-        claimed = places.can_update()
-                      ? claim_in_place(places, rows, token, transaction.snapshot(), memory)
-                      : claim_by_statement(rows, token, transaction.snapshot(), memory);
+        if (places.can_update()) {
+            claim_in_place(places, rows, token, transaction.snapshot(), hits, taken);
+        }
         places.close();
+        if (hits.count() < rows.size()) {
+            claim_by_statement(hits.missing(rows), token, transaction.snapshot(), taken);
+        }
+        claimed = taken.events();
         qsort(claimed.data(), claimed.size(), sizeof(Event), by_seq);
     });
     return ok ? std::optional(claimed) : std::nullopt;
