@@ -65,4 +65,7 @@ class EventRows {
     bool* nulls_;
 };
 
+// It is used below the guard that catches ereport, where no destructor may be skipped.
+static_assert(std::is_trivially_destructible_v<EventRows>);
+
 }  // namespace outbox::postgres
