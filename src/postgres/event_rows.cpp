@@ -93,7 +93,7 @@ void EventRows::close() {
 
 bool EventRows::read(std::uint64_t place, std::int64_t seq, Snapshot snapshot) {
     ItemPointerData tid = unpack_place(place);
-    if (!table_tuple_fetch_row_version(table_, &tid, snapshot, old_row_)) {
+    if (place == 0 || !table_tuple_fetch_row_version(table_, &tid, snapshot, old_row_)) {
         return false;
     }
     HeapTuple copy = ExecCopySlotHeapTuple(old_row_);

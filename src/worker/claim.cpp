@@ -18,6 +18,9 @@ namespace {
 
 using Verdict = ClaimOrder::Verdict;
 
+// A walk of fewer rows costs as much.
+constexpr std::size_t LEAST_WALK = 16;
+
 bool is_free(const postgres::WalkedRow& row) {
     return row.fresh && row.claimed_by.empty();
 }
@@ -59,10 +62,10 @@ bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
 
 }  // namespace
 
-// Where the rows that are wanted were seen.
+// Not of due rows: they are locked already, and then it takes a statement to update them.
 std::vector<postgres::PlacedRow> Drainer::Claim::wanted() const {
     std::unordered_map<std::int64_t, std::uint64_t> places;
-    for (const std::span<const postgres::WalkedRow> rows : {due, in_gaps, fresh}) {
+    for (const std::span<const postgres::WalkedRow> rows : {in_gaps, fresh}) {
         for (const postgres::WalkedRow& row : rows) {
             places.emplace(row.seq, row.place);
         }
@@ -281,7 +284,7 @@ void Drainer::take_due(Claim& claim) {
 
 bool Drainer::walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last) {
     // Each drainer walks all rows, whoever's they are.
-    const std::size_t limit = claim.to_walk * drainers_sharing_;
+    const std::size_t limit = std::min(claim.to_walk, worth_walking_) * drainers_sharing_;
     const auto rows =
         postgres::walk_fresh(transaction, ordering(), claim.lane.cursor(), last, limit);
     const auto alive =
@@ -301,8 +304,18 @@ bool Drainer::walk_ahead(postgres::Transaction& transaction, Claim& claim, std::
         covered++;
     }
     claim.fresh = alive->first(covered);
+    note_walk(claim, covered, alive->size(), rows->size() == limit);
     claim.more = claim.more || rows->size() == limit || covered < rows->size();
     return true;
+}
+
+// Where batch_bytes ends a claim, most of what batch_size would allow is walked in vain.
+void Drainer::note_walk(const Claim& claim, std::size_t covered, std::size_t seen, bool full) {
+    if (covered < seen) {
+        worth_walking_ = 2 * covered + LEAST_WALK;
+    } else if (full && worth_walking_ < claim.to_walk) {
+        worth_walking_ *= 2;
+    }
 }
 
 bool Drainer::owns(std::uint64_t bucket_hash) const {

@@ -108,6 +108,7 @@ class Drainer {
     std::int64_t walked_to(const Claim& claim) const;
     void take_due(Claim& claim);
     bool walk_ahead(postgres::Transaction& transaction, Claim& claim, std::int64_t last);
+    void note_walk(const Claim& claim, std::size_t covered, std::size_t seen, bool full);
     bool owns(std::uint64_t bucket_hash) const;
     bool is_ours(const postgres::WalkedRow& row) const;
     bool stands_in_the_way(const postgres::WalkedRow& row) const;
@@ -178,6 +179,8 @@ class Drainer {
     postgres::Buckets shares_;
     BucketMask buckets_ = 0;  ///< of which rows may be claimed
     std::size_t drainers_sharing_ = 1;
+    /// Fresh rows that one claim is likely to have room for; beyond what any batch can have.
+    std::size_t worth_walking_ = std::size_t{1} << 40U;
     Ordering shared_ordering_ = Ordering::per_key;  ///< by which the buckets were taken
     bool reclaim_pending_ = false;                  ///< of buckets taken, what dead drainers hold
     Time share_at_{};
