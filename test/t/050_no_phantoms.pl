@@ -17,6 +17,7 @@ my $node   = OutboxDrainer::Cluster->new_node(
 		synchronous_commit       => 'off',
 		wal_buffers              => '64MB',
 		'drainer.pipeline_depth' => $depth,
+		'drainer.batch_size'     => 2 * $depth,
 	});
 $node->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $node->create_ledger('postgres');
@@ -36,8 +37,8 @@ for my $round (1 .. $rounds)
 	my $run    = $node->start_pgbench('postgres', q{SELECT emit('key ' || (random() * 20)::int);}, 4, 1_000_000);
 	$node->wait_query('postgres', "SELECT count(*) > $before + 300 FROM outbox.event WHERE published_at IS NOT NULL");
 
-	# With the broker frozen the drainer has a full window and claims no more, so nothing makes the rest of
-	# the commits durable.
+	# With the broker frozen the drainer has a full window and, soon, full hands: it claims no more, so nothing makes the
+	# rest of the commits durable.
 	$broker->freeze;
 	$node->wait_query('postgres', 'SELECT count(*) > 1000 FROM outbox.event WHERE published_at IS NULL');
 	my $seen = $node->safe_psql('postgres', 'SELECT count(*) FROM ledger');
