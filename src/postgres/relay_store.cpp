@@ -32,10 +32,13 @@ Statement read_backlog_statement = {
     {},
     nullptr};
 
-// Nothing is written while nothing is left to do: an idle server writes no WAL.
+// Nothing is written while nothing is left to do: an idle server writes no WAL, and to find a
+// conflict would lock the row.
 Statement write_backlog_statement = {
     "INSERT INTO outbox.relay_state AS s (relay, backlog, backlog_at)"
-    " VALUES ('default', $1, pg_catalog.clock_timestamp())"
+    " SELECT 'default', $1, pg_catalog.clock_timestamp()"
+    " WHERE $1 OPERATOR(pg_catalog.<>) 0 OR NOT EXISTS (SELECT FROM outbox.relay_state z"
+    " WHERE z.relay OPERATOR(pg_catalog.=) 'default' AND z.backlog OPERATOR(pg_catalog.=) 0)"
     " ON CONFLICT (relay) DO UPDATE SET backlog = EXCLUDED.backlog, backlog_at = "
     "EXCLUDED.backlog_at"
     " WHERE s.backlog IS DISTINCT FROM EXCLUDED.backlog"
