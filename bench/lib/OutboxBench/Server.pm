@@ -148,7 +148,9 @@ sub publishing
 {
 	my ($self, $on) = @_;
 	$self->set('outbox_drainer.enabled' => $on ? 'on' : 'off');
-	$self->wait_for($on ? q{state IN ('idle', 'publishing')} : q{state = 'disabled'});
+	$self->wait_for($on ? q{state IN ('idle', 'publishing')} : q{state = 'disabled' AND in_flight = 0});
+	# The last confirms are written in a transaction that follows.
+	sleep 0.5 unless $on;
 	return;
 }
 
