@@ -457,7 +457,7 @@ void Drain::drop_row(std::size_t index) {
     uncount(row);
     look_ = look_ || row.state == RowState::releasing;
     by_seq_.erase(row.event->seq);
-    bytes_in_hand_ -= row.event->payload.size();
+    bytes_in_hand_ -= row.set_aside ? 0 : row.event->payload.size();
     rows_of_bucket_[bucket_of_event(*row.event)]--;
     if (row.event->group.has_value()) {
         if (row.holds_group) {

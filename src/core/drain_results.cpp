@@ -110,6 +110,8 @@ void Drain::set_aside(std::size_t index) {
         uncount(row);
         row.set_aside = true;
         set_aside_++;
+        // Nor may what it takes of batch_bytes keep others from being claimed.
+        bytes_in_hand_ -= row.event->payload.size();
     }
 }
 

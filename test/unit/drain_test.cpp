@@ -574,6 +574,30 @@ TEST(Drain, WhatIsInHandStaysWithinBatchBytes) {
     EXPECT_EQ(bench.kind(), Kind::wait) << "800 bytes are in hand, less than a quarter is left";
 }
 
+TEST(Drain, ALargeRowWhoseMarkCannotBeWrittenKeepsNobodyFromBeingClaimed) {
+    DrainSettings settings = bench_settings();
+    settings.batch_bytes = 1000;
+    Bench bench(settings);
+    bench.connect();
+    bench.payload.assign(900, 'x');
+    bench.claim(1);
+    bench.publish(1);
+    bench.confirm(1);
+    for (int i = 0; i < 2; i++) {
+        bench.fail();
+        bench.now += 10s;
+    }
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    TransactionResult unwritten;
+    unwritten.unwritten = {1};
+    bench.commit(0, unwritten);
+    bench.drain.woken();
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim_bytes, 1000U);
+    bench.commit(1);
+    bench.publish(1);
+}
+
 TEST(Drain, ClaimsAgainWhenWokenOrWhenThereIsMoreOrWhenItIsTime) {
     Bench bench;
     bench.connect();
