@@ -77,6 +77,7 @@ missing() {
     if [ "$purpose" = bench ]; then
         have_header postgresql/libpq-fe.h || echo libpq-dev
         have gnuplot || echo gnuplot-nox
+        have_perl_module Path::Tiny || echo libpath-tiny-perl
         return 0
     fi
 

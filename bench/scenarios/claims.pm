@@ -12,6 +12,7 @@ package OutboxBench::Scenario::claims;
 
 use strict;
 use warnings;
+use utf8;
 
 use List::Util qw(max min);
 use Time::HiRes qw(sleep time);

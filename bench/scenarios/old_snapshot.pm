@@ -6,6 +6,7 @@ package OutboxBench::Scenario::old_snapshot;
 
 use strict;
 use warnings;
+use utf8;
 
 use OutboxBench::Sampler;
 use OutboxBench::Session;

@@ -13,6 +13,7 @@ package OutboxBench::Scenario::producer;
 
 use strict;
 use warnings;
+use utf8;
 
 use Carp;
 

@@ -5,10 +5,11 @@ package OutboxBench::Report;
 
 use strict;
 use warnings;
+use utf8;
 
 use Carp;
-use File::Path qw(make_path);
 use JSON::PP ();
+use Path::Tiny qw(path);
 use POSIX qw(strftime);
 
 sub new
@@ -20,7 +21,6 @@ sub new
 sub take
 {
 	my ($self, $bench, $seconds) = @_;
-	make_path("$self->{directory}/data");
 	my $found = {
 		scenario => $bench->{scenario},
 		title    => $bench->{title},
@@ -33,7 +33,9 @@ sub take
 		settings => { %OutboxBench::Server::common },
 		quick    => $self->{quick} ? 1 : 0,
 	};
-	_write("$self->{directory}/data/$bench->{scenario}.json", JSON::PP->new->canonical->pretty->encode($found));
+	my $data = path("$self->{directory}/data");
+	$data->mkpath;
+	$data->child("$bench->{scenario}.json")->spew_utf8(JSON::PP->new->canonical->pretty->encode($found));
 	return;
 }
 
@@ -42,13 +44,14 @@ sub write
 {
 	my ($self) = @_;
 	return if $self->{quick};
-	for my $old (glob "$self->{earlier}/data/*.json")
+	my $data = path("$self->{directory}/data");
+	for my $old (path("$self->{earlier}/data")->children(qr/\.json$/))
 	{
-		my ($name) = $old =~ m{([^/]+)$};
-		_write("$self->{directory}/data/$name", _read($old)) unless -e "$self->{directory}/data/$name";
+		my $kept = $data->child($old->basename);
+		$old->copy($kept) unless $kept->exists;
 	}
-	my @found = map { JSON::PP->new->decode(_read($_)) } sort glob "$self->{directory}/data/*.json";
-	_write("$self->{directory}/README.md", table(@found));
+	my @found = map { JSON::PP->new->decode($_->slurp_utf8) } sort $data->children(qr/\.json$/);
+	path("$self->{directory}/README.md")->spew_utf8(table(@found));
 	for my $found (@found)
 	{
 		plot($self->{directory}, $_) for @{ $found->{series} };
@@ -125,9 +128,9 @@ GP
 # What it ran on, without names.
 sub machine
 {
-	my ($cpu)    = _read('/proc/cpuinfo') =~ /^model name\s*:\s*(.*)$/m;
-	my $cores    = () = _read('/proc/cpuinfo') =~ /^processor\s*:/mg;
-	my ($memory) = _read('/proc/meminfo') =~ /^MemTotal:\s*(\d+)/m;
+	my ($cpu)    = path('/proc/cpuinfo')->slurp =~ /^model name\s*:\s*(.*)$/m;
+	my $cores    = () = path('/proc/cpuinfo')->slurp =~ /^processor\s*:/mg;
+	my ($memory) = path('/proc/meminfo')->slurp =~ /^MemTotal:\s*(\d+)/m;
 	my ($server) = `postgres --version` =~ /([\d.]+)/;
 	my ($broker) = `dpkg-query -W -f '\${Version}' rabbitmq-server` =~ /^([\d.]+)/;
 	my ($erlang) = `dpkg-query -W -f '\${Version}' erlang-base` =~ /([\d.]+)\+dfsg/;
@@ -150,24 +153,6 @@ sub _spread
 	my ($spread) = @_;
 	return _number($spread->{median}) if $spread->{n} == 1;
 	return sprintf '%s (%s to %s)', map { _number($spread->{$_}) } qw(median min max);
-}
-
-sub _read
-{
-	my ($path) = @_;
-	open my $file, '<', $path or return '';
-	local $/ = undef;
-	return scalar <$file>;
-}
-
-sub _write
-{
-	my ($path, $text) = @_;
-	utf8::encode($text) if utf8::is_utf8($text);
-	open my $file, '>', $path or croak "could not write $path: $!";
-	print $file $text;
-	close $file or croak "could not write $path: $!";
-	return;
 }
 
 1;

@@ -20,6 +20,7 @@ use warnings;
 use Carp;
 use File::Path qw(remove_tree);
 use File::Temp ();
+use Path::Tiny qw(path);
 use POSIX ();
 use Time::HiRes qw(sleep time);
 
@@ -257,7 +258,7 @@ sub pgbench
 sub processor_time
 {
 	my ($self) = @_;
-	my ($postmaster) = _read("$self->{dir}/data/postmaster.pid") =~ /^(\d+)/ or croak 'the server does not run';
+	my ($postmaster) = path("$self->{dir}/data/postmaster.pid")->slurp =~ /^(\d+)/ or croak 'the server does not run';
 	# A process that ends is in between for a moment: no longer itself, not yet among the children that have ended.
 	my ($earlier, $now) = (-1, _ticks($postmaster));
 	while ($now != $earlier)
@@ -272,9 +273,10 @@ sub _ticks
 {
 	my ($postmaster) = @_;
 	my $ticks = 0;
-	for my $stat (map { _read($_) } glob '/proc/[0-9]*/stat')
+	# A process may be gone before its file is read.
+	for my $stat (map { eval { path($_)->slurp } } glob '/proc/[0-9]*/stat')
 	{
-		my ($pid, $rest) = ($stat // q{}) =~ /^(\d+) \(.*\) (.*)/s or next;    # gone meanwhile
+		my ($pid, $rest) = $stat =~ /^(\d+) \(.*\) (.*)/s or next;
 		my (undef, $parent, @fields) = split ' ', $rest;
 		# utime, stime, and of children that have ended cutime, cstime
 		$ticks += $fields[$_] for $pid == $postmaster ? (9 .. 12) : $parent == $postmaster ? (9, 10) : ();
@@ -291,7 +293,7 @@ sub drainer_pid
 		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'outbox_drainer' AND datname = current_database()});
 }
 
-sub log { my ($self) = @_; return _read("$self->{dir}/server.log"); }
+sub log { my ($self) = @_; return path("$self->{dir}/server.log")->slurp_utf8; }
 
 sub _run
 {
@@ -305,16 +307,8 @@ sub _run
 		exec @command or POSIX::_exit(127);
 	}
 	waitpid $pid, 0;
-	croak "@command failed:\n" . _read($log) . $self->log if $? != 0;
+	croak "@command failed:\n" . path($log)->slurp . $self->log if $? != 0;
 	return;
-}
-
-sub _read
-{
-	my ($path) = @_;
-	open my $file, '<', $path or return '';
-	local $/ = undef;
-	return scalar <$file>;
 }
 
 sub discard
