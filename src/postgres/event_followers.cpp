@@ -113,7 +113,7 @@ Statement waiting_sources_statement = {
 // clang-format on
 
 // Source by source, as the waiting rows without a key are few among those with one.
-Statement call_keyless_statement = {
+Statement lock_keyless_statement = {
     "WITH RECURSIVE source AS ((SELECT h.source FROM outbox.event h WHERE " HOLDS("h")
     " ORDER BY h.source, h.seq LIMIT 1)"
     " UNION ALL SELECT n.source FROM source s CROSS JOIN LATERAL"
@@ -122,26 +122,29 @@ Statement call_keyless_statement = {
     " waiting AS MATERIALIZED (SELECT w.seq FROM source s CROSS JOIN LATERAL"
     " (SELECT h.seq, h.next_attempt_at FROM outbox.event h WHERE " HOLDS("h")
     " AND h.source OPERATOR(pg_catalog.=) s.source AND h.key IS NULL ORDER BY h.seq LIMIT $1) w"
-    " WHERE w.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' LIMIT $1),"
-    " free AS MATERIALIZED (SELECT e.seq FROM waiting w CROSS JOIN LATERAL"
+    " WHERE w.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' LIMIT $1)"
+    " SELECT e.seq FROM waiting w CROSS JOIN LATERAL"
     " (SELECT x.seq FROM outbox.event x WHERE x.seq OPERATOR(pg_catalog.=) w.seq"
     " AND x.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND x.claimed_by IS NULL"
-    " FOR NO KEY UPDATE SKIP LOCKED) e)"
-    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
-    " WHERE " SEQ_IN("free") " RETURNING e.seq",
+    " FOR NO KEY UPDATE SKIP LOCKED) e",
     1,
     {INT8OID},
     nullptr};
 
-Statement call_all_statement = {
-    "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+Statement lock_waiting_statement = {
+    "SELECT e.seq FROM outbox.event e"
     " WHERE e.next_attempt_at OPERATOR(pg_catalog.=) 'infinity' AND e.claimed_by IS NULL"
     " AND e.next_attempt_at IS DISTINCT FROM e.available_at"
-    " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED)"
-    " UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
-    " WHERE " SEQ_IN("free") " RETURNING e.seq",
+    " ORDER BY e.next_attempt_at, e.seq LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED",
     1,
     {INT8OID},
+    nullptr};
+
+Statement call_statement = {
+    "UPDATE outbox.event e SET next_attempt_at = pg_catalog.now()"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)",
+    1,
+    {INT8ARRAYOID},
     nullptr};
 
 // The rows that a statement with one array of numbers gave.
@@ -205,11 +208,16 @@ std::optional<std::span<const WaitingGroup>> waiting_groups(Transaction& transac
 
 std::optional<std::size_t> call_all_followers(Transaction& transaction, bool only_keyless,
                                               std::size_t limit) {
-    Statement& statement = only_keyless ? call_keyless_statement : call_all_statement;
+    Statement& statement = only_keyless ? lock_keyless_statement : lock_waiting_statement;
     std::size_t count = 0;
+    // Mostly nothing waits: then nothing but a poll is to be seen in pg_stat_statements.
     const bool ok = transaction.run([&] {
         execute(statement, {Int64GetDatum(static_cast<std::int64_t>(limit))}, Access::write);
-        count = row_count();
+        const std::span<const std::int64_t> locked = returned_seqs();
+        if (!locked.empty()) {
+            execute(call_statement, {bigint_array(locked)}, Access::write);
+            count = row_count();
+        }
     });
     return ok ? std::optional(count) : std::nullopt;
 }

@@ -26,23 +26,19 @@ Statement pause_statement = {
 Statement on_dead_statement = {"SELECT outbox.call_on_dead($1)", 1, {INT8ARRAYOID}, nullptr};
 
 Statement read_backlog_statement = {
-    "SELECT b.pending OPERATOR(pg_catalog.+) b.publishing OPERATOR(pg_catalog.+) b.failed"
+    "SELECT b.pending OPERATOR(pg_catalog.+) b.publishing OPERATOR(pg_catalog.+) b.failed,"
+    " EXISTS (SELECT FROM outbox.relay_state s WHERE s.relay OPERATOR(pg_catalog.=) 'default'"
+    " AND s.backlog OPERATOR(pg_catalog.=) 0)"
     " FROM outbox.backlog('default') b",
     0,
     {},
     nullptr};
 
-// Nothing is written while nothing is left to do: an idle server writes no WAL, and to find a
-// conflict would lock the row.
 Statement write_backlog_statement = {
-    "INSERT INTO outbox.relay_state AS s (relay, backlog, backlog_at)"
-    " SELECT 'default', $1, pg_catalog.clock_timestamp()"
-    " WHERE $1 OPERATOR(pg_catalog.<>) 0 OR NOT EXISTS (SELECT FROM outbox.relay_state z"
-    " WHERE z.relay OPERATOR(pg_catalog.=) 'default' AND z.backlog OPERATOR(pg_catalog.=) 0)"
+    "INSERT INTO outbox.relay_state (relay, backlog, backlog_at)"
+    " VALUES ('default', $1, pg_catalog.clock_timestamp())"
     " ON CONFLICT (relay) DO UPDATE SET backlog = EXCLUDED.backlog, backlog_at = "
-    "EXCLUDED.backlog_at"
-    " WHERE s.backlog IS DISTINCT FROM EXCLUDED.backlog"
-    " OR EXCLUDED.backlog OPERATOR(pg_catalog.<>) 0",
+    "EXCLUDED.backlog_at",
     1,
     {INT8OID},
     nullptr};
@@ -60,11 +56,11 @@ bool call_on_dead(Transaction& transaction, std::span<const std::int64_t> seqs) 
     });
 }
 
-std::optional<std::int64_t> read_backlog(Transaction& transaction) {
-    std::int64_t backlog = 0;
+std::optional<Backlog> read_backlog(Transaction& transaction) {
+    Backlog backlog;
     const bool ok = transaction.run([&] {
         execute(read_backlog_statement, {}, Access::read);
-        backlog = int64_column(0, 1);
+        backlog = {int64_column(0, 1), bool_column(0, 2)};
     });
     return ok ? std::optional(backlog) : std::nullopt;
 }

@@ -17,9 +17,14 @@ bool pause_relay(Transaction& transaction, const char* reason);
 /// undone, and nothing else comes of it.
 bool call_on_dead(Transaction& transaction, std::span<const std::int64_t> seqs);
 
+struct Backlog {
+    std::int64_t events = 0;
+    /// The last one noted in outbox.relay_state was empty.
+    bool noted_empty = false;
+};
 /// How many events are left to do, by outbox.backlog(), which works as the owner of the table by
 /// itself and which that owner need not be allowed to call.
-std::optional<std::int64_t> read_backlog(Transaction& transaction);
+std::optional<Backlog> read_backlog(Transaction& transaction);
 /// Notes it in outbox.relay_state.
 bool write_backlog(Transaction& transaction, std::int64_t backlog);
 

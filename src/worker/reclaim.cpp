@@ -328,8 +328,12 @@ void Drainer::look_at_backlog() {
         note_database_error(reading.error());
         return;
     }
+    // Nothing is written while nothing is left to do: an idle server writes no WAL.
+    if (backlog->events == 0 && backlog->noted_empty) {
+        return;
+    }
     postgres::Transaction writing("outbox_drainer: noting the backlog");
-    if (!begin(writing) || !postgres::write_backlog(writing, *backlog) ||
+    if (!begin(writing) || !postgres::write_backlog(writing, backlog->events) ||
         writing.commit() == postgres::CommitOutcome::failed) {
         note_database_error(writing.error());
     }
