@@ -20,6 +20,10 @@ ORDER BY pg_describe_object(d.classid, d.objid, 0) COLLATE "C";
 \d outbox.operation
 SELECT relname, reloptions, relpersistence FROM pg_class
 WHERE oid IN ('outbox.event'::regclass, 'outbox.relay_state'::regclass) ORDER BY relname;
+-- Large payloads are compressed by lz4 where the server has it.
+SELECT attcompression = CASE WHEN 'lz4' = ANY (enumvals) THEN 'l' ELSE '' END AS right_compression
+FROM pg_attribute, pg_settings
+WHERE attrelid = 'outbox.event'::regclass AND attname = 'payload' AND name = 'default_toast_compression';
 SELECT seqtypid::regtype, seqstart, seqincrement, seqmin, seqcache, seqcycle
 FROM pg_sequence WHERE seqrelid = 'outbox.event_seq'::regclass;
 SELECT tgname, tgenabled, tgtype FROM pg_trigger WHERE tgrelid = 'outbox.event'::regclass AND NOT tgisinternal;

@@ -12,9 +12,8 @@ namespace outbox::amqp {
 
 namespace {
 
-// Enough to keep a fast broker on a long line busy, with large messages too: 1 MiB is not
-// (bench/README.md).
-constexpr std::size_t wanted_in_flight = std::size_t{8} * 1024 * 1024;
+// Enough to keep a fast broker on a long line busy, with large messages too (bench/README.md).
+constexpr std::size_t wanted_in_flight = std::size_t{32} * 1024 * 1024;
 
 constexpr Duration no_deadline{3'600'000};
 

@@ -14,6 +14,9 @@ namespace {
 constexpr Duration SETTLE_INTERVAL{10};
 // A claim is worth its walk when there is room for this part of a batch.
 constexpr std::size_t LEAST_CLAIM = 4;
+// The most payload that one claim reads. Nothing is sent meanwhile, and the socket's buffers keep a
+// broker busy for about as much.
+constexpr std::size_t CLAIM_BYTES = std::size_t{4} * 1024 * 1024;
 
 constexpr Duration lease_half(const DrainSettings& settings) {
     return settings.lease_ttl / 2;
@@ -48,7 +51,8 @@ bool Drain::may_claim() const {
     }
     return rows_to_stay() + std::max<std::size_t>(most_claimed() / LEAST_CLAIM, 1) <=
                2 * most_claimed() &&
-           (rows_in_hand_ == 0 || bytes_in_hand_ + batch_bytes() / LEAST_CLAIM <= batch_bytes());
+           (rows_in_hand_ == 0 ||
+            bytes_in_hand_ + std::min(batch_bytes() / LEAST_CLAIM, CLAIM_BYTES) <= batch_bytes());
 }
 
 // What is still in hand when the outcomes that are known are written.
@@ -334,7 +338,8 @@ void Drain::make_plan(Time now, bool claim) {
     plan_followers();
     if (claim && plan_.pause.empty()) {
         plan_.claim = claim_size();
-        plan_.claim_bytes = batch_bytes() - std::min(bytes_in_hand_, batch_bytes() - 1);
+        plan_.claim_bytes =
+            std::min(batch_bytes() - std::min(bytes_in_hand_, batch_bytes() - 1), CLAIM_BYTES);
         plan_.suspicion = suspicion_;
         look_ = false;
     }

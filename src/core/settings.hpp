@@ -26,7 +26,7 @@ struct DrainSettings {
     std::string password_file;  ///< empty: not set
     std::string exchange = "events";
     std::int32_t batch_size = 1000;
-    std::int64_t batch_bytes = 16 * 1024 * 1024;
+    std::int64_t batch_bytes = 32 * 1024 * 1024;
     Duration lease_ttl{300000};
     std::int32_t pipeline_depth = 500;
     Duration poll_interval{1000};

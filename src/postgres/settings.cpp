@@ -190,10 +190,10 @@ void define_batch_settings() {
     });
     define(IntSetting{
         .name = "outbox_drainer.batch_bytes",
-        .summary = "About the most bytes that are claimed at once.",
+        .summary = "About the most payload that a drainer has in hand.",
         .description = "Bounds a drainer's memory; a single event that is larger is claimed alone.",
         .variable = &batch_bytes,
-        .initial = 16 * MEGABYTE,
+        .initial = 32 * MEGABYTE,
         .least = 1,
         .most = INT_MAX,
         .flags = GUC_UNIT_BYTE,

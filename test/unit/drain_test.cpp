@@ -574,6 +574,24 @@ TEST(Drain, WhatIsInHandStaysWithinBatchBytes) {
     EXPECT_EQ(bench.kind(), Kind::wait) << "800 bytes are in hand, less than a quarter is left";
 }
 
+TEST(Drain, LargeRowsAreClaimedInSmallStepsSoThatTheBrokerIsKeptBusy) {
+    constexpr std::size_t MEGABYTE = std::size_t{1024} * 1024;
+    DrainSettings settings = bench_settings();
+    settings.batch_bytes = 10 * MEGABYTE;
+    Bench bench(settings);
+    bench.connect();
+    bench.payload.assign(2 * MEGABYTE, 'x');
+    for (int i = 0; i < 2; i++) {
+        bench.drain.woken();
+        ASSERT_EQ(bench.kind(), Kind::transact);
+        EXPECT_EQ(bench.drain.plan().claim_bytes, 4 * MEGABYTE);
+        bench.commit(2);
+        EXPECT_EQ(bench.publish_all(), 2U);
+    }
+    bench.drain.woken();
+    EXPECT_EQ(bench.kind(), Kind::wait) << "2 megabytes have room, which is less than a quarter";
+}
+
 TEST(Drain, ALargeRowWhoseMarkCannotBeWrittenKeepsNobodyFromBeingClaimed) {
     DrainSettings settings = bench_settings();
     settings.batch_bytes = 1000;
