@@ -60,7 +60,7 @@ bool is_secret(std::string_view name) {
 }
 
 // What does not look like a name may be a piece of a password.
-std::string quoted(std::string_view name) {
+std::string shown(std::string_view name) {
     const bool is_name = !name.empty() && name.size() <= 40 &&
                          name.find_first_not_of(
                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY"
@@ -82,7 +82,7 @@ Problem add_parameter(std::string_view text, Parameters& parameters) {
         name = name == rabbitmq ? std::string(libpq) : name;
     }
     if (!contains(TLS_PARAMETERS, name) && !contains(OTHER_PARAMETERS, name)) {
-        return "there is no parameter " + quoted(name);
+        return "there is no parameter " + shown(name);
     }
     std::string value;
     if (Problem problem =
