@@ -50,7 +50,7 @@ FROM pg_extension e, unnest(e.extconfig, e.extcondition) AS k (oid, condition)
 JOIN pg_class c ON c.oid = k.oid
 WHERE e.extname = 'outbox_drainer' ORDER BY c.oid;
 
--- Nothing is without a comment.
+-- Nothing is without a comment, but for NOT NULL, which PostgreSQL 18 counts among the constraints.
 WITH member AS (
     SELECT d.classid, d.objid
     FROM pg_depend d
@@ -70,6 +70,7 @@ object AS (
     SELECT 'pg_class'::regclass, i.indexrelid, 0 FROM pg_index i JOIN relation r ON r.oid = i.indrelid
     UNION ALL
     SELECT 'pg_constraint'::regclass, k.oid, 0 FROM pg_constraint k JOIN relation r ON r.oid = k.conrelid
+    WHERE k.contype <> 'n'
     UNION ALL
     SELECT 'pg_trigger'::regclass, t.oid, 0 FROM pg_trigger t JOIN relation r ON r.oid = t.tgrelid
     WHERE NOT t.tgisinternal
