@@ -79,6 +79,8 @@ EventRows::EventRows(Oid table)
     published_at_ = column("published_at", TIMESTAMPTZOID);
     dead_at_ = column("dead_at", TIMESTAMPTZOID);
     InitResultRelInfo(target_, table_, 0, nullptr, 0);
+    // A table whose updates are published needs a replica identity.
+    CheckCmdReplicaIdentity(table_, CMD_UPDATE);
 }
 
 void EventRows::close() {

@@ -38,8 +38,8 @@ timespec to_timespec(long ms) {
 void start_watchdog() {
     if (has_watchdog != 0) {
         // A time of zero would stop the timer.
-        const itimerspec when{to_timespec(REPEAT_MS),
-                              to_timespec(std::max(shutdown_timeout_ms + 0, 1L))};
+        const long timeout_ms = shutdown_timeout_ms;
+        const itimerspec when{to_timespec(REPEAT_MS), to_timespec(std::max(timeout_ms, 1L))};
         timer_settime(watchdog, 0, &when, nullptr);
     }
 }
@@ -105,7 +105,8 @@ void register_watchdog() {
     event.sigev_notify = SIGEV_SIGNAL;
     event.sigev_signo = SIGUSR2;
     if (timer_create(CLOCK_MONOTONIC, &event, &watchdog) != 0) {
-        ereport(ERROR, (errmsg("outbox_drainer: could not create a timer: %m")));
+        ereport(ERROR, (errcode(ERRCODE_SYSTEM_ERROR),
+                        errmsg("outbox_drainer: could not create a timer: %m")));
     }
     has_watchdog = 1;
 }
