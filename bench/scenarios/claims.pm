@@ -27,8 +27,9 @@ my $history = 5_000_000;
 my @pending = (10_000, 1_000_000, 5_000_000);
 my %names   = (10_000 => '10 thousand', 1_000_000 => '1 million', 5_000_000 => '5 million');
 
-# So many events are drained for one figure; of a smaller backlog all, over and over.
-my $drained = 100_000;
+# So many events are drained for one figure, so many at a time: as many from each backlog as there are in the smallest.
+my $drained = 60_000;
+my $at_once = 10_000;
 
 sub run
 {
@@ -189,13 +190,13 @@ sub measure
 {
 	my ($self, $size) = @_;
 	my ($server, $session) = @$self{qw(server session)};
-	my $count = $self->{bench}->scaled($drained, 50_000);
+	my $count = $self->{bench}->scaled($drained, 20_000);
 	my ($cpu, $events, $pages) = (0, 0, 0);
 	while ($events < $count)
 	{
 		$self->bring_to($size);
 		$session->query('SELECT pg_stat_statements_reset()');
-		my @samples = drain($server, min($count, $size));
+		my @samples = drain($server, $at_once);
 		$pages  += pages($session);
 		$events += $samples[-1]{published} - $samples[0]{published};
 		$cpu    += $samples[-1]{cpu} - $samples[0]{cpu};
