@@ -6,7 +6,8 @@
 #   scripts/sandbox.sh scripts/check.sh unit regress           some steps
 #   scripts/sandbox.sh scripts/check.sh test/t/010_name.pl     one TAP file (sql/x.sql and *.spec work too)
 #
-# Steps: build clang layers format unit sanitize regress isolation tap, and with OUTBOX_TEST_LONG fuzz.
+# Steps: build clang layers format sanitize regress isolation tap, and with OUTBOX_TEST_LONG unit and fuzz. The unit
+# tests are the same with the sanitizers and without.
 #
 # What counts as one: each compilation and text check, each GoogleTest case, each pg_regress file, each
 # isolation spec, each assertion of a TAP file, each fuzz target. A step that ends badly without naming a failed
@@ -279,8 +280,8 @@ run_step() {
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build clang layers format unit sanitize regress isolation tap)
-[ $# -gt 0 ] || [ -z "${OUTBOX_TEST_LONG:-}" ] || steps+=(fuzz)
+[ $# -gt 0 ] || steps=(build clang layers format sanitize regress isolation tap)
+[ $# -gt 0 ] || [ -z "${OUTBOX_TEST_LONG:-}" ] || steps+=(unit fuzz)
 for step in "${steps[@]}"; do
     run_step "$step"
 done

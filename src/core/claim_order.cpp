@@ -37,10 +37,13 @@ bool ClaimOrder::is_closed(const Candidate& row) const {
     return found != closed_.end() && row.seq > found->second;
 }
 
-bool ClaimOrder::is_crowded(std::uint64_t group) const {
-    const auto found = taken_.find(group);
-    const std::size_t taken = found == taken_.end() ? 0 : found->second;
-    return hand_.carried(group) + taken >= limits_.rows_per_group;
+bool ClaimOrder::is_crowded(const Candidate& row) const {
+    const auto found = taken_.find(*row.group);
+    const Taken taken = found == taken_.end() ? Taken{} : found->second;
+    const std::size_t rows = hand_.carried(*row.group) + taken.rows;
+    const std::size_t bytes =
+        hand_.carried_bytes(*row.group) + taken.bytes + static_cast<std::size_t>(row.payload_bytes);
+    return rows >= limits_.per_group.rows || (rows > 0 && bytes > limits_.per_group.bytes);
 }
 
 ClaimOrder::Verdict ClaimOrder::take(const Candidate& row) {
@@ -51,7 +54,9 @@ ClaimOrder::Verdict ClaimOrder::take(const Candidate& row) {
     wanted_.push_back(row.seq);
     wanted_groups_[row.seq] = row.group;
     if (row.group.has_value()) {
-        taken_[*row.group]++;
+        Taken& taken = taken_[*row.group];
+        taken.rows++;
+        taken.bytes += static_cast<std::size_t>(row.payload_bytes);
     }
     return Verdict::take;
 }
@@ -68,6 +73,9 @@ ClaimOrder::Verdict ClaimOrder::defer(const Candidate& row, std::int64_t behind)
     close(*row.group, row.seq);
     if (whole_line_) {
         return Verdict::stop;
+    }
+    if (has_changed_enough()) {
+        return Verdict::full;
     }
     if (behind == 0) {
         followed_.insert(*row.group);
@@ -114,7 +122,7 @@ ClaimOrder::Verdict ClaimOrder::judge_fresh(const Candidate& row) {
     if (is_closed(row)) {
         return defer(row, 0);
     }
-    if (is_crowded(*row.group)) {
+    if (is_crowded(row)) {
         return leave(row);
     }
     // Those that hold the group from behind it were put there to wait for it, or for one like it.
@@ -136,7 +144,7 @@ ClaimOrder::Verdict ClaimOrder::judge_due(const Candidate& row) {
     if (!free_to_go) {
         return defer(row, row.holder);
     }
-    if (is_closed(row) || is_behind_left(row) || is_crowded(*row.group)) {
+    if (is_closed(row) || is_behind_left(row) || is_crowded(row)) {
         return defer(row, 0);
     }
     leaders_.insert(row.seq);

@@ -40,10 +40,10 @@ struct Candidate {
 class ClaimOrder {
   public:
     struct Limits {
-        std::size_t rows = 0;
-        std::int64_t bytes = 0;  ///< of payload; a first row may be larger
-        /// Most rows of one group in hand, so that a hot key leaves room for others.
-        std::size_t rows_per_group = 0;
+        std::size_t rows = 0;           ///< to take
+        std::size_t changes = 0;        ///< to take or to defer
+        std::int64_t bytes = 0;         ///< of payload; a first row may be larger
+        GroupLimits per_group;          ///< in hand
         std::size_t rows_to_leave = 0;  ///< most fresh rows of crowded groups left where they are
     };
     enum class Verdict : std::uint8_t {
@@ -85,7 +85,9 @@ class ClaimOrder {
 
     /// Rows to claim, in the order in which they were shown.
     const std::vector<std::int64_t>& wanted() const noexcept { return wanted_; }
-    bool is_full() const noexcept { return wanted_.size() >= limits_.rows; }
+    bool is_full() const noexcept { return wanted_.size() >= limits_.rows || has_changed_enough(); }
+    /// Whether it changes nothing so far.
+    bool is_empty() const noexcept { return wanted_.empty() && deferrals_.empty(); }
 
     /// A row to be deferred, and the row of the deferred lane that it waits for; 0: for one in hand
     /// or blocked, which needs no lock.
@@ -118,7 +120,10 @@ class ClaimOrder {
     Verdict leave(const Candidate& row);
     bool is_behind_left(const Candidate& row) const;
     bool is_closed(const Candidate& row) const;
-    bool is_crowded(std::uint64_t group) const;
+    bool is_crowded(const Candidate& row) const;
+    bool has_changed_enough() const noexcept {
+        return wanted_.size() + deferrals_.size() >= limits_.changes;
+    }
     void close(std::uint64_t group, std::int64_t from);
 
     const Drain& hand_;
@@ -129,7 +134,11 @@ class ClaimOrder {
     std::int64_t last_drawn_ = std::numeric_limits<std::int64_t>::max();
     std::vector<std::int64_t> wanted_;
     std::unordered_map<std::int64_t, std::optional<std::uint64_t>> wanted_groups_;
-    std::unordered_map<std::uint64_t, std::size_t> taken_;
+    struct Taken {
+        std::size_t rows = 0;
+        std::size_t bytes = 0;
+    };
+    std::unordered_map<std::uint64_t, Taken> taken_;          ///< by group
     std::unordered_map<std::uint64_t, std::int64_t> closed_;  ///< from which seq on
     std::map<std::uint64_t, std::int64_t> blocked_;
     std::set<std::uint64_t> followed_;

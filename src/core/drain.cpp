@@ -194,7 +194,7 @@ void Drain::rejected(Time now, std::string_view code, std::string_view detail) {
     }
     const std::size_t index = take_front();
     Row& row = rows_[index];
-    row.state = RowState::ended;
+    close_row(index, RowState::ended);
     row.outcome = EndedMark::Outcome::rejected;
     row.since = now;
     row.code = code;
@@ -221,7 +221,7 @@ void Drain::fail(Time now, std::size_t index, std::string_view error_class, std:
 }
 
 void Drain::note_failed(Time now, std::size_t index, RowState state) {
-    rows_[index].state = state;
+    close_row(index, state);
     rows_[index].since = now;
     failed_++;
     oldest_outcome_ = oldest_outcome_.value_or(now);
@@ -263,7 +263,7 @@ void Drain::advance_group_of(std::size_t index) {
 void Drain::put_behind(std::uint64_t group) {
     const bool whole_line = settings_.ordering == Ordering::stop_the_line;
     for (std::size_t index : groups_.remove_held(group)) {
-        rows_[index].state = whole_line ? RowState::releasing : RowState::deferring;
+        close_row(index, whole_line ? RowState::releasing : RowState::deferring);
         releasing_++;
         hold_behind(index);
         if (!whole_line) {
@@ -308,7 +308,7 @@ void Drain::settle_row(Time now, std::size_t index, bool ack) {
     } else if (row.returned) {
         fail(now, index, "unroutable", std::exchange(row.error, {}));
     } else {
-        row.state = RowState::published;
+        close_row(index, RowState::published);
         published_++;
         advance_group_of(index);
     }

@@ -85,6 +85,8 @@ struct TransactionPlan {
     std::string pause;  ///< not empty: the relay is to be paused, with this reason
     std::optional<WakeHeld> wake_held;
     std::size_t claim = 0;        ///< how many rows to claim at most
+    std::size_t walk = 0;         ///< how many to look at, and to change in one way or another;
+                                  ///< more than `claim` in the search for a row that kills
     std::size_t claim_bytes = 0;  ///< how many bytes of payload; one row may have more
     std::size_t suspicion = 0;    ///< not 0: the claim is part of the search for a row that kills
     bool one_by_one = false;      ///< each mark in a transaction of its own, as all together failed
@@ -202,6 +204,9 @@ class Drain {
     void transaction_failed(Time now);
     /// Batches that have no row in hand any more, since the last call.
     std::vector<BatchId> finished_batches();
+    /// Events in hand whose payload is not needed any more and has memory of its own, since the
+    /// last call. To be called between Command::transact and transacted(): what that ends is gone.
+    std::vector<const Event*> spent_payloads();
     /// The id that the rows of the next claim will get.
     BatchId next_batch() const noexcept { return next_batch_; }
 
@@ -219,6 +224,7 @@ class Drain {
     /// A drainer died with `rows` rows of one claim in hand. One of them may be what killed it:
     /// they are claimed by half as many, and so on, each claim settled before the next; a claim of
     /// one row under suspicion whose drainer dies has found it.
+    /// To be called for each such claim.
     void suspect(std::size_t rows) noexcept;
     /// How many drainers share the relay, and so its publish_rate.
     void share_with(std::size_t drainers);
@@ -244,6 +250,8 @@ class Drain {
     bool carries(std::int64_t seq) const;
     /// How many rows of the group are in hand and not confirmed.
     std::size_t carried(std::uint64_t group) const { return groups_.unsettled(group); }
+    /// How many bytes of payload they have.
+    std::size_t carried_bytes(std::uint64_t group) const;
     /// Whether an earlier row of the group is in hand that a walk does not see as it is going to
     /// be: one that is given back, or one whose outcome could not be written.
     bool is_held(std::uint64_t group, std::int64_t seq) const;
@@ -295,6 +303,8 @@ class Drain {
         std::string token;
         Time leased_at{};
         std::vector<std::size_t> rows;  ///< still in hand
+        std::size_t open = 0;           ///< of these, rows that may yet be sent
+        std::size_t shared_bytes = 0;   ///< of payload that has no memory of its own
     };
 
     bool may_run() const noexcept;
@@ -316,6 +326,8 @@ class Drain {
     bool wants_disconnect() const;
     void look_after_leases(Time now);
     void let_in(std::size_t index);
+    void open_row(std::size_t index);
+    void close_row(std::size_t index, RowState state);
     Command publish(Time now, Source source, const Event* event);
     std::size_t take_front();
     TagTracker& tags_of(Channel channel) { return channel == Channel::main ? tags_ : trial_tags_; }
@@ -430,7 +442,11 @@ class Drain {
     std::deque<WakeHeld> wakes_;
     bool was_connected_ = false;
     std::size_t rows_in_hand_ = 0;
-    std::size_t bytes_in_hand_ = 0;  ///< of payload
+    /// Of payload that is needed: of rows that may yet be sent, and of their neighbours where the
+    /// memory is one.
+    std::size_t bytes_in_hand_ = 0;
+    std::unordered_map<std::uint64_t, std::size_t> bytes_of_group_;  ///< of rows that may be sent
+    std::vector<const Event*> spent_;
     std::array<std::size_t, BUCKETS> rows_of_bucket_{};
     std::size_t published_ = 0;
     std::size_t failed_ = 0;     ///< failed and ended
@@ -449,7 +465,7 @@ class Drain {
     /// success.
     std::size_t claim_limit_ = SIZE_MAX / 4;
     std::size_t suspicion_ = 0;        ///< most rows of the next claim; 0: nobody is suspected
-    std::size_t suspected_ = 0;        ///< rows of the last claim
+    std::size_t suspected_ = 0;        ///< rows of the last claim, if it was made under suspicion
     std::size_t cleared_ = 0;          ///< rows that went well under suspicion
     std::size_t suspicion_until_ = 0;  ///< nobody is suspected any more when so many went well
     bool look_ = true;

@@ -73,7 +73,7 @@ bool Drain::adopt_settings(Time now) {
 void Drain::suspect(std::size_t rows) noexcept {
     const std::size_t half = std::max<std::size_t>(rows / 2, 1);
     suspicion_ = suspicion_ == 0 ? half : std::min(suspicion_, half);
-    suspicion_until_ = std::max(suspicion_until_, rows);
+    suspicion_until_ += rows;
 }
 
 void Drain::stop(Time now) {
@@ -126,6 +126,11 @@ bool Drain::carries(std::int64_t seq) const {
     }
     const RowState state = rows_[found->second].state;
     return state == RowState::ready || state == RowState::sent || state == RowState::published;
+}
+
+std::size_t Drain::carried_bytes(std::uint64_t group) const {
+    const auto found = bytes_of_group_.find(group);
+    return found == bytes_of_group_.end() ? 0 : found->second;
 }
 
 bool Drain::is_held(std::uint64_t group, std::int64_t seq) const {

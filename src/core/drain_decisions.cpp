@@ -235,11 +235,10 @@ void Drain::give_up_waiting(std::uint64_t group) {
 
 // Nothing later of its group may go before the row is back in the table and claimed again.
 void Drain::release_later(std::size_t index) {
-    Row& row = rows_[index];
-    if (row.state == RowState::releasing) {
+    if (rows_[index].state == RowState::releasing) {
         return;
     }
-    row.state = RowState::releasing;
+    close_row(index, RowState::releasing);
     releasing_++;
     hold_behind(index);
 }
@@ -338,6 +337,9 @@ void Drain::make_plan(Time now, bool claim) {
     plan_followers();
     if (claim && plan_.pause.empty()) {
         plan_.claim = claim_size();
+        plan_.walk = suspicion_ > 0
+                         ? std::min(claim_limit_, static_cast<std::size_t>(settings_.batch_size))
+                         : plan_.claim;
         plan_.claim_bytes =
             std::min(batch_bytes() - std::min(bytes_in_hand_, batch_bytes() - 1), CLAIM_BYTES);
         plan_.suspicion = suspicion_;
@@ -462,7 +464,6 @@ void Drain::drop_row(std::size_t index) {
     uncount(row);
     look_ = look_ || row.state == RowState::releasing;
     by_seq_.erase(row.event->seq);
-    bytes_in_hand_ -= row.set_aside ? 0 : row.event->payload.size();
     rows_of_bucket_[bucket_of_event(*row.event)]--;
     if (row.event->group.has_value()) {
         if (row.holds_group) {

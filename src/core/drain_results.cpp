@@ -45,7 +45,7 @@ void Drain::transacted(Time now, const TransactionResult& result) {
     note_woken(result);
     look_for_deferred(now);
     if (plan_.claim > 0) {
-        claim_limit_ = std::max(claim_limit_, 2 * plan_.claim);
+        claim_limit_ = std::max(claim_limit_, 2 * plan_.walk);
         look_ = result.more || look_;
         next_look_ = now + settings_.poll_interval;
         if (result.next_due.has_value()) {
@@ -56,13 +56,15 @@ void Drain::transacted(Time now, const TransactionResult& result) {
     }
 }
 
-// Those of which something is in hand, from this claim or from before.
+// Those of which something is in hand, from this claim or from before. Where it is few because they
+// are large, more is wanted at half of that.
 void Drain::note_groups(const TransactionResult& result) {
     for (std::uint64_t group : result.followed) {
         groups_.set_followed(group);
     }
     for (std::uint64_t group : result.left) {
-        groups_.set_more(group, wanted_in_hand(result.rows_per_group));
+        groups_.set_more(group, std::min(wanted_in_hand(result.rows_per_group),
+                                         wanted_in_hand(groups_.unsettled(group))));
     }
 }
 
@@ -110,13 +112,11 @@ void Drain::set_aside(std::size_t index) {
         uncount(row);
         row.set_aside = true;
         set_aside_++;
-        // Nor may what it takes of batch_bytes keep others from being claimed.
-        bytes_in_hand_ -= row.event->payload.size();
     }
 }
 
 void Drain::add_claim(const TransactionResult& result) {
-    suspected_ = result.claimed.size();
+    suspected_ = plan_.suspicion > 0 ? result.claimed.size() : 0;
     if (result.claimed.empty()) {
         // A walk that comes from the floor finds nothing at first; the suspect lies ahead.
         if (plan_.claim > 0 && !result.more) {
@@ -144,13 +144,53 @@ void Drain::add_claim(const TransactionResult& result) {
         batch.rows.push_back(index);
         by_seq_[event.seq] = index;
         rows_in_hand_++;
-        bytes_in_hand_ += event.payload.size();
+        open_row(index);
         rows_of_bucket_[bucket_of_event(event)]++;
         let_in(index);
     }
     next_batch_++;
     if (!result.durable) {
         give_up_unsent();
+    }
+}
+
+void Drain::open_row(std::size_t index) {
+    const Event& event = *rows_[index].event;
+    Batch& batch = batches_.at(rows_[index].batch);
+    batch.open++;
+    bytes_in_hand_ += event.payload.size();
+    if (event.payload_memory == nullptr) {
+        batch.shared_bytes += event.payload.size();
+    }
+    if (event.group.has_value() && !event.payload.empty()) {
+        bytes_of_group_[*event.group] += event.payload.size();
+    }
+}
+
+// It is not going to be sent any more, whatever is still to be written of it: its payload need not
+// be kept. What has no memory of its own goes with the last of its batch.
+void Drain::close_row(std::size_t index, RowState state) {
+    Row& row = rows_[index];
+    const bool was_open = row.state == RowState::ready || row.state == RowState::sent;
+    row.state = state;
+    if (!was_open) {
+        return;
+    }
+    const Event& event = *row.event;
+    Batch& batch = batches_.at(row.batch);
+    if (event.payload_memory != nullptr) {
+        bytes_in_hand_ -= event.payload.size();
+        spent_.push_back(&event);
+    }
+    if (--batch.open == 0) {
+        bytes_in_hand_ -= batch.shared_bytes;
+    }
+    if (event.group.has_value() && !event.payload.empty()) {
+        const auto of_group = bytes_of_group_.find(*event.group);
+        of_group->second -= event.payload.size();
+        if (of_group->second == 0) {
+            bytes_of_group_.erase(of_group);
+        }
     }
 }
 
@@ -173,7 +213,7 @@ void Drain::transaction_failed(Time now) {
     planned_rows_.clear();
     transaction_failures_++;
     if (plan_.claim > 0 && plan_.marks.empty()) {
-        claim_limit_ = std::max<std::size_t>(plan_.claim / 2, 1);
+        claim_limit_ = std::max<std::size_t>(plan_.walk / 2, 1);
     }
     look_ = look_ || plan_.claim > 0;
     transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
@@ -185,6 +225,10 @@ void Drain::transaction_failed(Time now) {
 
 std::vector<BatchId> Drain::finished_batches() {
     return std::exchange(finished_, {});
+}
+
+std::vector<const Event*> Drain::spent_payloads() {
+    return std::exchange(spent_, {});
 }
 
 // A claim beside the marks knows when the next deferred row is due; marks alone tell nobody.

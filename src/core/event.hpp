@@ -48,6 +48,9 @@ struct Event {
     std::optional<std::string_view> routing_key;
     std::optional<std::string_view> key;
     std::string_view payload;
+    /// Memory of the payload alone, which can be given back before the batch's; nullptr: it lies in
+    /// the batch's. Only the database makes something of it.
+    void* payload_memory = nullptr;
     std::optional<std::string_view> content_type;
     std::optional<std::string_view> content_encoding;
     std::optional<std::int32_t> schema_version;

@@ -4,21 +4,44 @@
 
 namespace outbox {
 
-LeftRows::Chosen LeftRows::choose(const Drain& hand, std::size_t rows_per_group) const {
+namespace {
+
+// How many rows of a group a pass may look at.
+std::size_t missing(const Drain& hand, std::uint64_t group, const GroupLimits& limits) {
+    const std::size_t carried = hand.carried(group);
+    const bool wanted = carried < wanted_in_hand(limits.rows) && carried < limits.rows &&
+                        hand.carried_bytes(group) <= limits.bytes / 2;
+    return wanted ? limits.rows - carried : 0;
+}
+
+}  // namespace
+
+LeftRows::Chosen LeftRows::choose(const Drain& hand, const GroupLimits& per_group,
+                                  std::size_t room) const {
     Chosen chosen;
+    std::vector<Rows::const_iterator> ends;
+    ends.reserve(groups_.size());
     for (const auto& [group, rows] : groups_) {
-        const std::size_t carried = hand.carried(group);
-        std::size_t count = 0;
-        if (carried < wanted_in_hand(rows_per_group) && carried < rows_per_group) {
-            count = std::min(rows_per_group - carried, rows.size());
-        }
-        const auto end = rows.begin() + static_cast<std::ptrdiff_t>(count);
-        chosen.seqs.insert(chosen.seqs.end(), rows.begin(), end);
-        if (end != rows.end()) {
-            chosen.rest[group] = *end;
-        }
+        const std::size_t count = std::min(missing(hand, group, per_group), rows.size());
+        ends.push_back(rows.begin() + static_cast<std::ptrdiff_t>(count));
+        chosen.seqs.insert(chosen.seqs.end(), rows.begin(), ends.back());
     }
     std::sort(chosen.seqs.begin(), chosen.seqs.end());
+    if (chosen.seqs.size() > room) {
+        chosen.seqs.resize(room);
+        chosen.more = true;
+    }
+    auto end = ends.begin();
+    for (const auto& [group, rows] : groups_) {
+        const auto rest =
+            chosen.more
+                ? std::upper_bound(rows.begin(), *end, chosen.seqs.empty() ? 0 : chosen.seqs.back())
+                : *end;
+        if (rest != rows.end()) {
+            chosen.rest[group] = *rest;
+        }
+        ++end;
+    }
     return chosen;
 }
 
@@ -77,6 +100,17 @@ std::vector<std::uint64_t> LeftRows::groups() const {
         groups.push_back(group);
     }
     return groups;
+}
+
+void LeftRows::keep(BucketMask buckets) {
+    for (auto entry = groups_.begin(); entry != groups_.end();) {
+        if ((buckets & mask_of(bucket_of(entry->first))) != 0) {
+            ++entry;
+            continue;
+        }
+        size_ -= entry->second.size();
+        entry = groups_.erase(entry);
+    }
 }
 
 void LeftRows::clear() noexcept {

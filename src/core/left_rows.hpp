@@ -3,14 +3,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/buckets.hpp"
 #include "core/drain.hpp"
 
 namespace outbox {
+
+/// What of one group may be in hand at once, so that a hot key leaves room for others.
+struct GroupLimits {
+    std::size_t rows = std::numeric_limits<std::size_t>::max();
+    std::size_t bytes = std::numeric_limits<std::size_t>::max();  ///< of payload; one row may have
+                                                                  ///< more
+};
 
 /// A row that the cursor has gone past and that is still free in the fresh lane.
 struct LeftRow {
@@ -31,9 +40,11 @@ class LeftRows {
     struct Chosen {
         std::vector<std::int64_t> seqs;              ///< ascending
         std::map<std::uint64_t, std::int64_t> rest;  ///< by group: the lowest that is not chosen
+        bool more = false;                           ///< others were left out for lack of room
     };
-    /// Of each group of which half of `rows_per_group` or less is in hand, as many as are missing.
-    Chosen choose(const Drain& hand, std::size_t rows_per_group) const;
+    /// Of each group of which half of what is allowed or less is in hand, as many as are missing;
+    /// of all of them the lowest, at most `room`.
+    Chosen choose(const Drain& hand, const GroupLimits& per_group, std::size_t room) const;
 
     /// What became of them: of those chosen, all up to `read_up_to` were shown to the pass; `left`
     /// is what it left, ascending, some of them perhaps again.
@@ -44,6 +55,8 @@ class LeftRows {
     std::optional<std::int64_t> lowest() const;
     bool contains(std::uint64_t group, std::int64_t seq) const;
     std::vector<std::uint64_t> groups() const;
+    /// Forgets those of all other buckets, which are somebody else's business now.
+    void keep(BucketMask buckets);
     void clear() noexcept;
 
   private:

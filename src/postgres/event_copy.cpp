@@ -1,5 +1,6 @@
 #include "postgres/event_copy.hpp"
 
+#include "postgres/guard.hpp"
 #include "postgres/json_tokens.hpp"
 
 extern "C" {
@@ -20,6 +21,9 @@ constexpr std::int64_t UNIX_EPOCH_OFFSET_US =
     (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
 using Column = EventValues::Column;
+
+// What an AllocSet takes from the system for one piece alone: ALLOC_CHUNK_LIMIT, utils/mmgr/aset.c.
+constexpr std::size_t LEAST_ALONE = 8192;
 
 enum class Bytes : std::uint8_t { copied, borrowed };
 
@@ -44,15 +48,24 @@ std::string_view copy_bytes(const char* bytes, std::size_t length) {
     return {copy, length};
 }
 
+struct Stored {
+    std::string_view bytes;
+    varlena* ours = nullptr;  ///< the memory in which they lie if it was made for them alone
+};
+
 // The bytes of a text or bytea. A value that had to be decompressed or fetched lies in our memory
 // already.
+Stored stored_value(Datum value, Bytes wanted) {
+    varlena* stored = PG_DETOAST_DATUM_PACKED(value);
+    const std::string_view bytes(VARDATA_ANY(stored), VARSIZE_ANY_EXHDR(stored));
+    if (stored != reinterpret_cast<varlena*>(DatumGetPointer(value))) {
+        return {bytes, stored};
+    }
+    return {wanted == Bytes::borrowed ? bytes : copy_bytes(bytes.data(), bytes.size())};
+}
+
 std::string_view stored_bytes(Datum value, Bytes wanted) {
-    const varlena* stored = PG_DETOAST_DATUM_PACKED(value);
-    const char* bytes = VARDATA_ANY(stored);
-    const std::size_t length = VARSIZE_ANY_EXHDR(stored);
-    const bool is_ours = stored != reinterpret_cast<const varlena*>(DatumGetPointer(value));
-    return is_ours || wanted == Bytes::borrowed ? std::string_view(bytes, length)
-                                                : copy_bytes(bytes, length);
+    return stored_value(value, wanted).bytes;
 }
 
 // The conversion from the database's encoding, looked up once.
@@ -106,9 +119,15 @@ std::optional<std::string_view> text_of(const Row& row, Column column, Event& ev
                : std::nullopt;
 }
 
-std::string_view bytes_of(const Row& row, Column column) {
-    const std::optional<Datum> value = row.get(column);
-    return value.has_value() ? stored_bytes(*value, row.bytes()) : std::string_view();
+// Smaller memory goes back to its context only, whose size stays the same.
+void read_payload(const Row& row, Event& event) {
+    const std::optional<Datum> value = row.get(Column::PAYLOAD);
+    if (!value.has_value()) {
+        return;
+    }
+    const Stored payload = stored_value(*value, row.bytes());
+    event.payload = payload.bytes;
+    event.payload_memory = payload.bytes.size() > LEAST_ALONE ? payload.ours : nullptr;
 }
 
 // The strings of a JSON column.
@@ -233,7 +252,12 @@ void borrow_event(const EventValues& values, Event& event) {
 }
 
 void borrow_payload(const EventValues& values, Event& event) {
-    event.payload = bytes_of(Row(values, Bytes::borrowed), Column::PAYLOAD);
+    read_payload(Row(values, Bytes::borrowed), event);
+}
+
+void free_payload(const Event& event) noexcept {
+    PgError ignored;
+    pg_try(ignored, [&event] { pfree(event.payload_memory); });
 }
 
 void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
@@ -244,7 +268,7 @@ void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     const Row row(found, Bytes::copied);
     read_identity(row, event);
     read_envelope(row, event);
-    event.payload = bytes_of(row, Column::PAYLOAD);
+    read_payload(row, event);
     event.attempts = DatumGetInt32(found.values[Column::ATTEMPTS]);
     event.deferred = DatumGetBool(found.values[Column::DEFERRED]);
     event.poisoned = DatumGetBool(found.values[Column::POISONED]);

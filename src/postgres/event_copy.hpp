@@ -67,4 +67,7 @@ void borrow_payload(const EventValues& values, Event& event);
 /// memory).
 void copy_event(HeapTuple tuple, TupleDesc description, Event& event);
 
+/// Gives back the payload's own memory, which the event must have: see Event::payload_memory.
+void free_payload(const Event& event) noexcept;
+
 }  // namespace outbox::postgres

@@ -23,6 +23,14 @@ Statement lock_holders_statement = {
     {INT8ARRAYOID},
     nullptr};
 
+Statement lock_statement = {
+    "WITH locked AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
+    " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)"
+    " SELECT l.seq FROM locked l ORDER BY l.seq",
+    1,
+    {INT8ARRAYOID},
+    nullptr};
+
 Statement defer_statement = {
     "WITH free AS MATERIALIZED (SELECT e.seq FROM outbox.event e"
     " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1) AND e.claimed_by IS NULL"
@@ -159,6 +167,11 @@ std::optional<std::span<const std::int64_t>> change(Transaction& transaction, St
 }
 
 }  // namespace
+
+std::optional<std::span<const std::int64_t>> lock_rows(Transaction& transaction,
+                                                       std::span<const std::int64_t> seqs) {
+    return change(transaction, lock_statement, seqs);
+}
 
 std::optional<std::span<const std::int64_t>> lock_holders(Transaction& transaction,
                                                           std::span<const std::int64_t> seqs) {

@@ -224,9 +224,10 @@ void claim_in_place(EventRows& places, std::span<const PlacedRow> rows, const ch
         if (!places.read(rows[i].place, rows[i].seq, snapshot) || places.is_claimed()) {
             continue;
         }
-        Event& event = claimed.next();
-        places.event(event);
+        // The payload of a row that is not had would stay in the memory of those that are.
         if (places.claim(now, claimed_by)) {
+            Event& event = claimed.next();
+            places.event(event);
             event.place = places.place();
             claimed.keep();
             hits.hit(i, rows[i].seq);

@@ -121,6 +121,9 @@ std::optional<std::span<const std::int64_t>> renew_rows(Transaction& transaction
                                                         std::span<const std::int64_t> seqs,
                                                         const char* token);
 
+/// Locks those of the rows that nobody else has locked; gives them, ascending.
+std::optional<std::span<const std::int64_t>> lock_rows(Transaction& transaction,
+                                                       std::span<const std::int64_t> seqs);
 /// Locks those rows of the deferred lane that are still there, so that they cannot come to their
 /// end before this transaction has put others behind them. Gives the rows locked.
 std::optional<std::span<const std::int64_t>> lock_holders(Transaction& transaction,

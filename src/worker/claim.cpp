@@ -53,6 +53,10 @@ bool has_room(Verdict verdict) {
     return verdict != Verdict::full && verdict != Verdict::stop;
 }
 
+bool contains(std::span<const std::int64_t> seqs, std::int64_t seq) {
+    return std::binary_search(seqs.begin(), seqs.end(), seq);
+}
+
 bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
     const auto found = std::lower_bound(
         claimed.begin(), claimed.end(), seq,
@@ -62,12 +66,12 @@ bool was_claimed(std::span<const Event> claimed, std::int64_t seq) {
 
 }  // namespace
 
-// Not of due rows: they are locked already, and then it takes a statement to update them.
+// Where the rows are. Not of those that we have locked: it takes a statement to update them.
 std::vector<postgres::PlacedRow> Drainer::Claim::wanted() const {
     std::unordered_map<std::int64_t, std::uint64_t> places;
     for (const std::span<const postgres::WalkedRow> rows : {in_gaps, fresh}) {
         for (const postgres::WalkedRow& row : rows) {
-            places.emplace(row.seq, row.place);
+            places.emplace(row.seq, contains(locked, row.seq) ? 0 : row.place);
         }
     }
     std::vector<postgres::PlacedRow> placed;
@@ -114,7 +118,9 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         return true;
     }
     const std::size_t half = std::max<std::size_t>(claim.room / 2, 1);
-    const auto due = postgres::walk_due(transaction, ordering(), buckets_, half);
+    // Those that nobody can claim must not hide the others.
+    const auto due =
+        postgres::walk_due(transaction, ordering(), buckets_, half + unclaimable_.size());
     // The sequence after the snapshot: whatever the snapshot shows was drawn by then. A row above
     // the last number brought its own and lies in the deferred lane; the cursor must not follow it.
     const auto last =
@@ -128,7 +134,7 @@ bool Drainer::walk(postgres::Transaction& transaction, Claim& claim) {
         claim.sequence_moved = true;
     }
     claim.due = *due;
-    claim.more = due->size() == half;
+    claim.more = due->size() >= half + unclaimable_.size();
     if (claim.halted_on != 0) {
         take_due(claim);
         return true;
@@ -167,8 +173,9 @@ bool Drainer::look_whether_halted(postgres::Transaction& transaction, Claim& cla
 // What was left behind the cursor and has room now is read with the gaps.
 bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
     if (!claim.sequence_moved) {
-        claim.left = left_.choose(drain_, rows_per_group());
+        claim.left = left_.choose(drain_, per_group(), claim.room);
         claim.order.set_left(claim.left.rest);
+        claim.more = claim.more || claim.left.more;
     }
     const std::vector<Interval> gaps = claim.lane.gaps_to_scan(claim.left.seqs);
     if (gaps.empty()) {
@@ -181,7 +188,8 @@ bool Drainer::read_gaps(postgres::Transaction& transaction, Claim& claim) {
     if (!alive.has_value()) {
         return false;
     }
-    if (!find_holders(transaction, claim, *alive)) {
+    if (!lock_passed_over(transaction, claim, *alive) ||
+        !find_holders(transaction, claim, *alive)) {
         return false;
     }
     claim.in_gaps = *alive;
@@ -256,7 +264,8 @@ void Drainer::take_from_gaps(Claim& claim, std::size_t room_for_due) {
 std::size_t Drainer::room_for_due(const Claim& claim, std::int64_t last) const {
     return static_cast<std::size_t>(
         std::count_if(claim.due.begin(), claim.due.end(), [&](const postgres::WalkedRow& row) {
-            return !row.group.has_value() || row.seq <= claim.lane.cursor() || row.seq > last;
+            return !unclaimable_.contains(row.seq) &&
+                   (!row.group.has_value() || row.seq <= claim.lane.cursor() || row.seq > last);
         }));
 }
 
@@ -331,16 +340,38 @@ bool Drainer::stands_in_the_way(const postgres::WalkedRow& row) const {
     return is_ours(row) && row.fresh && !drain_.holds(row.claimed_by);
 }
 
-// Rows that somebody else had locked are tried again each time, but must not take all the room.
-bool Drainer::may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const {
-    if (!is_ours(row) || !is_free(row) || unclaimable_.contains(row.seq)) {
-        return false;
+// A row that somebody else had locked is only judged when it is ours to lock, or it would take room
+// in vain, again and again. As many are tried as there is room for, in turns all of them.
+bool Drainer::lock_passed_over(postgres::Transaction& transaction, Claim& claim,
+                               std::span<const postgres::WalkedRow> rows) {
+    std::vector<std::int64_t> passed_over;
+    for (const postgres::WalkedRow& row : rows) {
+        if (is_ours(row) && is_free(row) && !unclaimable_.contains(row.seq) &&
+            claim.lane.was_passed_over(row.seq)) {
+            passed_over.push_back(row.seq);
+        }
     }
-    if (!claim.lane.was_passed_over(row.seq)) {
+    if (passed_over.empty()) {
         return true;
     }
-    claim.holes_tried++;
-    return claim.holes_tried <= std::max<std::size_t>(claim.room / 2, 1);
+    if (passed_over.size() > claim.room) {
+        const auto next = std::upper_bound(passed_over.begin(), passed_over.end(), locks_tried_to_);
+        std::rotate(passed_over.begin(), next, passed_over.end());
+        passed_over.resize(claim.room);
+        claim.more = true;
+    }
+    locks_tried_to_ = passed_over.back();
+    const auto locked = postgres::lock_rows(transaction, passed_over);
+    if (!locked.has_value()) {
+        return false;
+    }
+    claim.locked = *locked;
+    return true;
+}
+
+bool Drainer::may_be_claimed(const postgres::WalkedRow& row, const Claim& claim) const {
+    return is_ours(row) && is_free(row) && !unclaimable_.contains(row.seq) &&
+           (!claim.lane.was_passed_over(row.seq) || contains(claim.locked, row.seq));
 }
 
 // A row that a dead drainer holds is taken back here and claimed by the next pass; rows behind it
@@ -357,12 +388,8 @@ std::optional<std::span<const postgres::WalkedRow>> Drainer::before_dead_claims(
             dead.push_back({row->seq, row->claimed_by, false, true, 0, row->attempts, row->id});
         }
     }
-    if (!dead.empty()) {
-        std::vector<std::int64_t> released;
-        if (!take_back(transaction, dead, released)) {
-            return std::nullopt;
-        }
-        claim.taken_back += released.size();
+    if (!dead.empty() && !take_back(transaction, dead, claim.taken_back)) {
+        return std::nullopt;
     }
     return rows.first(static_cast<std::size_t>(first_dead - rows.begin()));
 }
@@ -370,7 +397,7 @@ std::optional<std::span<const postgres::WalkedRow>> Drainer::before_dead_claims(
 // Now and then, when there is nothing else to do: perhaps a row that could not be claimed can be
 // now.
 void Drainer::retry_unclaimable(Claim& claim) {
-    if (unclaimable_.empty() || !claim.order.wanted().empty()) {
+    if (unclaimable_.empty() || !claim.order.is_empty()) {
         return;
     }
     const Time now = postgres::monotonic_now();
@@ -448,8 +475,7 @@ bool Drainer::defer_others(postgres::Transaction& transaction, Claim& claim) {
     }
     std::vector<std::int64_t> seqs;
     for (const ClaimOrder::Deferral& deferral : claim.order.deferrals()) {
-        if (deferral.behind == 0 ||
-            std::binary_search(standing.begin(), standing.end(), deferral.behind)) {
+        if (deferral.behind == 0 || contains(standing, deferral.behind)) {
             seqs.push_back(deferral.seq);
         }
     }
@@ -515,7 +541,7 @@ bool Drainer::find_next_due(postgres::Transaction& transaction, Claim& claim) {
         return true;
     }
     const bool progress = !claim.events.empty() || !claim.fresh.empty() ||
-                          !claim.deferred.empty() || claim.taken_back > 0;
+                          !claim.deferred.empty() || !claim.taken_back.is_empty();
     const bool wants_more = claim.more || claim.lane.wants_pass();
     claim.more = progress && wants_more;
     if (claim.more) {
@@ -539,8 +565,7 @@ SeenRow::Fate Drainer::fate_of(const postgres::WalkedRow& row, const Claim& clai
         return SeenRow::Fate::claimed;
     }
     if (!row.fresh || !is_ours(row) || drain_.holds(row.claimed_by) ||
-        std::binary_search(claim.deferred.begin(), claim.deferred.end(), row.seq) ||
-        claim.order.leaves(row.seq)) {
+        contains(claim.deferred, row.seq) || claim.order.leaves(row.seq)) {
         return SeenRow::Fate::elsewhere;
     }
     return SeenRow::Fate::passed_over;

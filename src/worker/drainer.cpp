@@ -104,13 +104,11 @@ ExitReason Drainer::run() {
                 link_.close(now, command.reason);
                 break;
             case Command::Kind::publish:
-                publish(now, command);
                 break;
             case Command::Kind::ask:
                 link_.ask_for_exchange(command.exchange);
                 break;
             case Command::Kind::transact:
-                link_.flush(now);
                 transact();
                 break;
             case Command::Kind::replay:
@@ -125,14 +123,19 @@ ExitReason Drainer::run() {
     }
 }
 
-// Publishes up to BURST messages, which go out together, and gives the command that comes after
-// them. To listen to the broker between two messages costs as much as to send one.
+// Publishes up to BURST messages and gives the command that comes after them, or the last publish,
+// which is done. They go out together, and before anything else is begun. To listen to the broker
+// between two messages costs as much as to send one.
 Command Drainer::publish_burst(Time now) {
-    Command command = drain_.next(now);
-    for (int i = 0; i < BURST && command.kind == Command::Kind::publish; i++) {
-        publish(now, command);
+    Command command;
+    for (int i = 0; i < BURST; i++) {
         command = drain_.next(now);
+        if (command.kind != Command::Kind::publish) {
+            break;
+        }
+        publish(now, command);
     }
+    link_.flush(now);
     return command;
 }
 
@@ -252,6 +255,8 @@ void Drainer::share_buckets(Time now) {
         reclaim_pending_ = true;
     }
     buckets_ = share.claimable;
+    // Whoever has the others begins at the floor that they were closed with, below these rows.
+    left_.keep(buckets_);
     drainers_sharing_ = static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
     drain_.share_with(share.owned == 0 ? 1 : drainers_sharing_);
     lead((share.owned & mask_of(0)) != 0);
@@ -310,7 +315,6 @@ void Drainer::judge_configuration() {
 
 void Drainer::wait(Time until) {
     const Time now = postgres::monotonic_now();
-    link_.flush(now);
     inject_before_wait();
     postgres::report_activity(activity_of(drain_.state()));
     const Duration timeout =

@@ -65,6 +65,7 @@ class Drainer {
     Ordering ordering() const { return drain_.settings().ordering; }
 
     struct Marked;
+    struct TakenBack;
     struct Claim;
 
     // One transaction: marks, floor, claim (transact.cpp).
@@ -82,7 +83,8 @@ class Drainer {
     void look_again_at(const Marked& marked);
     void finish_claim(Time now, Claim claim, bool durable);
     void take_lane(Claim& claim);
-    std::size_t rows_per_group() const;
+    GroupLimits per_group() const;
+    void free_spent_payloads();
     ClaimOrder::Limits claim_limits(const TransactionPlan& plan) const;
 
     // The marks (marks.cpp).
@@ -112,7 +114,9 @@ class Drainer {
     bool owns(std::uint64_t bucket_hash) const;
     bool is_ours(const postgres::WalkedRow& row) const;
     bool stands_in_the_way(const postgres::WalkedRow& row) const;
-    bool may_be_claimed(const postgres::WalkedRow& row, Claim& claim) const;
+    bool lock_passed_over(postgres::Transaction& transaction, Claim& claim,
+                          std::span<const postgres::WalkedRow> rows);
+    bool may_be_claimed(const postgres::WalkedRow& row, const Claim& claim) const;
     std::optional<std::span<const postgres::WalkedRow>> before_dead_claims(
         postgres::Transaction& transaction, std::span<const postgres::WalkedRow> rows,
         Claim& claim);
@@ -131,17 +135,17 @@ class Drainer {
     bool prepare();
     bool find_table();
     bool reclaim();
-    bool reclaim_deferred(std::size_t& released);
+    std::optional<std::size_t> reclaim_deferred();
     bool look_through(std::int64_t& position, std::int64_t last);
-    void note_taken_back(std::size_t count);
+    void note_taken_back(const TakenBack& taken);
     bool release_held(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
-                      std::vector<std::int64_t>& released);
+                      TakenBack& taken);
     bool take_back(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
-                   std::vector<std::int64_t>& released);
+                   TakenBack& taken);
     bool charge_killer(postgres::Transaction& transaction, const postgres::HeldRow& row,
-                       const std::string& token);
+                       const std::string& token, TakenBack& taken);
     bool killed_its_drainer(std::string_view token) const;
-    void suspect_crash(std::string_view token, std::size_t rows);
+    std::size_t suspects_of(std::string_view token, std::size_t rows) const;
     bool may_take_over(const postgres::HeldRow& row) const;
     bool is_dead(std::string_view token) const;
     void sweep();
@@ -186,6 +190,7 @@ class Drainer {
     Time share_at_{};
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
+    std::int64_t locks_tried_to_ = 0;  ///< of rows that were passed over
     std::int64_t group_sweep_position_ = 0;
     AnnouncementLimit announcements_;
     Random killer_jitter_;

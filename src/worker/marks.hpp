@@ -26,4 +26,13 @@ struct Drainer::Marked {
     void note_put_off(const std::vector<FailedMark>& marks, std::span<const std::int64_t> hit);
 };
 
+/// What a transaction takes back from others, to be told when it has committed.
+struct Drainer::TakenBack {
+    std::vector<std::int64_t> released;
+    std::vector<std::size_t> suspects;  ///< of each claim whose drainer died, how many rows it was
+    std::vector<Marked> charged;        ///< rows that killed their drainers
+
+    bool is_empty() const { return released.empty() && charged.empty(); }
+};
+
 }  // namespace outbox::worker

@@ -81,11 +81,11 @@ bool Drainer::find_table() {
 // floor. Any more of it is taken back by the claim when it comes there.
 bool Drainer::reclaim() {
     for (int chunk = 0; chunk < START_CHUNKS; chunk++) {
-        std::size_t released = 0;
-        if (!reclaim_deferred(released)) {
+        const std::optional<std::size_t> released = reclaim_deferred();
+        if (!released.has_value()) {
             return false;
         }
-        if (released < CHUNK) {
+        if (*released < CHUNK) {
             break;
         }
     }
@@ -102,20 +102,20 @@ bool Drainer::reclaim() {
     return true;
 }
 
-bool Drainer::reclaim_deferred(std::size_t& released) {
+// Gives how many rows it took back; nullopt: that failed.
+std::optional<std::size_t> Drainer::reclaim_deferred() {
     postgres::Transaction transaction("outbox_drainer: taking back claims of dead drainers");
     const auto rows = begin(transaction) ? postgres::held_deferred_rows(transaction, ordering(),
                                                                         CHUNK, settings_.lease_ttl)
                                          : std::optional<std::span<const postgres::HeldRow>>();
-    std::vector<std::int64_t> seqs;
-    if (!rows.has_value() || !release_held(transaction, *rows, seqs) ||
+    TakenBack taken;
+    if (!rows.has_value() || !release_held(transaction, *rows, taken) ||
         transaction.commit() == postgres::CommitOutcome::failed) {
         note_database_error(transaction.error());
-        return false;
+        return std::nullopt;
     }
-    released = seqs.size();
-    note_taken_back(released);
-    return true;
+    note_taken_back(taken);
+    return taken.released.size();
 }
 
 // Looks at one chunk of rows above `position`, up to `last`: takes back claims whose holder is dead
@@ -126,8 +126,8 @@ bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
     const auto rows = begin(transaction) ? postgres::inspect_rows(transaction, ordering(), position,
                                                                   last, CHUNK, settings_.lease_ttl)
                                          : std::optional<std::span<const postgres::HeldRow>>();
-    std::vector<std::int64_t> released;
-    if (!rows.has_value() || !release_held(transaction, *rows, released)) {
+    TakenBack taken;
+    if (!rows.has_value() || !release_held(transaction, *rows, taken)) {
         note_database_error(transaction.error());
         return false;
     }
@@ -143,7 +143,7 @@ bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
         note_database_error(transaction.error());
         return false;
     }
-    for (std::int64_t seq : released) {
+    for (std::int64_t seq : taken.released) {
         lane_.add_hole(seq);
     }
     for (std::int64_t seq : left_behind) {
@@ -152,29 +152,35 @@ bool Drainer::look_through(std::int64_t& position, std::int64_t last) {
     if (!left_behind.empty()) {
         drain_.woken();
     }
-    note_taken_back(released.size());
+    note_taken_back(taken);
     return true;
 }
 
-void Drainer::note_taken_back(std::size_t count) {
-    postgres::add(slot_.counters().expired_leases, count);
-    if (count > 0) {
+void Drainer::note_taken_back(const TakenBack& taken) {
+    for (std::size_t rows : taken.suspects) {
+        drain_.suspect(rows);
+    }
+    for (const Marked& marked : taken.charged) {
+        count(marked);
+        announce(marked);
+    }
+    postgres::add(slot_.counters().expired_leases, taken.released.size());
+    if (!taken.released.empty()) {
         drain_.woken();
-        postgres::log_line("outbox_drainer: took back " + std::to_string(count) +
+        postgres::log_line("outbox_drainer: took back " + std::to_string(taken.released.size()) +
                            " events from drainers that are gone");
     }
 }
 
 bool Drainer::release_held(postgres::Transaction& transaction,
-                           std::span<const postgres::HeldRow> rows,
-                           std::vector<std::int64_t>& released) {
+                           std::span<const postgres::HeldRow> rows, TakenBack& taken) {
     std::vector<postgres::HeldRow> held;
     for (const postgres::HeldRow& row : rows) {
         if (may_take_over(row)) {
             held.push_back(row);
         }
     }
-    return held.empty() || take_back(transaction, held, released);
+    return held.empty() || take_back(transaction, held, taken);
 }
 
 bool Drainer::may_take_over(const postgres::HeldRow& row) const {
@@ -186,14 +192,14 @@ bool Drainer::may_take_over(const postgres::HeldRow& row) const {
 
 // Gives claims of others back, claim by claim.
 bool Drainer::take_back(postgres::Transaction& transaction, std::span<const postgres::HeldRow> rows,
-                        std::vector<std::int64_t>& released) {
+                        TakenBack& taken) {
     std::map<std::string, std::vector<const postgres::HeldRow*>> by_token;
     for (const postgres::HeldRow& row : rows) {
         by_token[std::string(row.claimed_by)].push_back(&row);
     }
     for (const auto& [token, held] : by_token) {
         if (held.size() == 1 && killed_its_drainer(token)) {
-            if (!charge_killer(transaction, *held.front(), token)) {
+            if (!charge_killer(transaction, *held.front(), token, taken)) {
                 return false;
             }
             continue;
@@ -206,22 +212,24 @@ bool Drainer::take_back(postgres::Transaction& transaction, std::span<const post
         if (!hit.has_value()) {
             return false;
         }
-        released.insert(released.end(), hit->begin(), hit->end());
-        suspect_crash(token, hit->size());
+        taken.released.insert(taken.released.end(), hit->begin(), hit->end());
+        if (const std::size_t suspects = suspects_of(token, hit->size()); suspects > 0) {
+            taken.suspects.push_back(suspects);
+        }
     }
     return true;
 }
 
-// A claim of a drainer of this cluster that died: perhaps one of its rows is why. A server that was
+// How many rows of a claim may be why its drainer died. A server that was
 // restored or promoted says nothing of the rows.
-void Drainer::suspect_crash(std::string_view token, std::size_t rows) {
+std::size_t Drainer::suspects_of(std::string_view token, std::size_t rows) const {
     const std::optional<TokenParts> parts = parse_token(token);
-    if (rows == 0 || !is_dead(token) || !parts.has_value() ||
+    if (!is_dead(token) || !parts.has_value() ||
         parts->incarnation.system_identifier != self_.system_identifier ||
         parts->incarnation.timeline != self_.timeline) {
-        return;
+        return 0;
     }
-    drain_.suspect(parts->suspicion > 0 ? std::min<std::size_t>(rows, parts->suspicion) : rows);
+    return parts->suspicion > 0 ? std::min<std::size_t>(rows, parts->suspicion) : rows;
 }
 
 // Claimed alone because it was suspected, and again the drainer died.
@@ -231,7 +239,7 @@ bool Drainer::killed_its_drainer(std::string_view token) const {
 }
 
 bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::HeldRow& row,
-                            const std::string& token) {
+                            const std::string& token, TakenBack& taken) {
     BatchMarks marks;
     marks.token = token;
     const std::string error = "poison: the drainer ended while it had this event alone in hand";
@@ -249,9 +257,8 @@ bool Drainer::charge_killer(postgres::Transaction& transaction, const postgres::
         (!marked.ended.empty() && !follow_up(transaction, {row.seq}, pause))) {
         return false;
     }
-    count(marked);
-    announce(marked);
-    drain_.suspect(1);
+    taken.charged.push_back(std::move(marked));
+    taken.suspects.push_back(1);
     return true;
 }
 
@@ -283,8 +290,7 @@ void Drainer::sweep() {
     }
     sweep_at_ =
         now + std::clamp(settings_.lease_ttl / 2, SWEEP_INTERVAL_LEAST, SWEEP_INTERVAL_MOST);
-    std::size_t released = 0;
-    if (!reclaim_deferred(released)) {
+    if (!reclaim_deferred().has_value()) {
         return;
     }
     sweep_groups();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "postgres/event_copy.hpp"
 #include "postgres/inject_fault.hpp"
 #include "postgres/log.hpp"
 #include "postgres/wait.hpp"
@@ -28,16 +29,13 @@ void Drainer::transact() {
         transact_one_by_one();
         return;
     }
+    free_spent_payloads();
     const TransactionPlan& plan = drain_.plan();
     postgres::Transaction transaction(plan.claim > 0 ? "outbox_drainer: settling and claiming"
                                                      : "outbox_drainer: settling");
     Marked marked;
     Claim claim(drain_, claim_limits(plan));
     claim.token = make_token(self_, ++claim_counter_, plan.suspicion);
-    if (plan.suspicion > 0) {
-        // Few are taken at a time, but the way from the floor to them may be long.
-        claim.to_walk = static_cast<std::size_t>(settings_.batch_size);
-    }
     claim.lane = lane_;
     bool ok = begin(transaction) && write_plan(transaction, plan, marked) &&
               wake_held(transaction, plan, claim);
@@ -88,13 +86,27 @@ bool Drainer::may_claim_now() {
 }
 
 // A whole source, or the whole line, takes what it can get.
-std::size_t Drainer::rows_per_group() const {
-    return ordering() == Ordering::per_key ? MOST_OF_ONE_KEY : SIZE_MAX;
+GroupLimits Drainer::per_group() const {
+    if (ordering() != Ordering::per_key) {
+        return {};
+    }
+    return {MOST_OF_ONE_KEY,
+            static_cast<std::size_t>(settings_.batch_bytes) / LEAST_KEYS_IN_BATCH_BYTES};
 }
 
 ClaimOrder::Limits Drainer::claim_limits(const TransactionPlan& plan) const {
-    return {plan.claim, static_cast<std::int64_t>(plan.claim_bytes), rows_per_group(),
-            left_.room()};
+    return {.rows = plan.claim,
+            .changes = plan.walk,
+            .bytes = static_cast<std::int64_t>(plan.claim_bytes),
+            .per_group = per_group(),
+            .rows_to_leave = left_.room()};
+}
+
+// Before the next claim takes as much.
+void Drainer::free_spent_payloads() {
+    for (const Event* event : drain_.spent_payloads()) {
+        postgres::free_payload(*event);
+    }
 }
 
 bool Drainer::write_plan(postgres::Transaction& transaction, const TransactionPlan& plan,
@@ -113,7 +125,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     if (drain_.plan().claim > 0) {
         take_lane(claim);
         result.left = left_.groups();
-        result.rows_per_group = rows_per_group();
+        result.rows_per_group = per_group().rows;
     }
     if (claim.sequence_moved) {
         shares_.forget_floors();
@@ -124,9 +136,6 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     }
     for (const Event& event : claim.events) {
         unclaimable_.erase(event.seq);
-    }
-    if (claim.taken_back > 0) {
-        note_taken_back(claim.taken_back);
     }
     if (claim.lane_read && claim.complete) {
         blocked_groups_.clear();
@@ -155,6 +164,7 @@ void Drainer::finish_claim(Time now, Claim claim, bool durable) {
     for (BatchId batch : drain_.finished_batches()) {
         batches_.erase(batch);
     }
+    note_taken_back(claim.taken_back);
 }
 
 // The pass has committed: the lane stands where it came to, and knows what was left behind.
@@ -171,6 +181,7 @@ void Drainer::take_lane(Claim& claim) {
 // After all marks together failed twice, each row is written alone, so that one bad row (an
 // operator's lock, a trigger that refuses it) keeps nobody else's outcome from being written.
 void Drainer::transact_one_by_one() {
+    free_spent_payloads();
     TransactionResult result;
     const auto write_alone = [&](const BatchMarks& marks, std::int64_t seq) {
         // So many failures are no matter of single rows, and each may have waited for a lock.

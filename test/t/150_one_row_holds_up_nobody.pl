@@ -45,10 +45,59 @@ $node->configure('drainer.enabled' => 'on');
 $node->safe_psql('postgres', "$insert SELECT 'free', '' FROM generate_series(1, 50)");
 $node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'free'});
 pass('however many rows an operator has locked, the others are published');
+my $another = $node->background_psql('postgres');
+$node->configure('drainer.enabled' => 'off');
+$node->wait_for_state('postgres', 'disabled');
+$node->safe_psql('postgres', "$insert VALUES ('shortly', '')");
+$another->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE event_type = 'shortly' FOR UPDATE});
+$node->configure('drainer.enabled' => 'on');
+$node->safe_psql('postgres', "$insert VALUES ('behind', '')");
+$node->wait_query('postgres', q{SELECT count(published_at) = 1 FROM outbox.event WHERE event_type = 'behind'});
+$another->query_safe('COMMIT');
+$another->quit;
+$node->wait_query('postgres', q{SELECT count(published_at) = 1 FROM outbox.event WHERE event_type = 'shortly'});
+pass('one that is free again is not forgotten behind those that are not');
 $operator->query_safe('COMMIT');
 $operator->quit;
 $node->wait_drained('postgres');
-is(scalar @{ $broker->consume('q', count => 550) }, 550, 'and they are when they are free');
+is(scalar @{ $broker->consume('q', count => 552) }, 552, 'and they are when they are free');
+
+# Few rows, but larger than what is claimed at a time.
+$node->configure('drainer.enabled' => 'off');
+$node->wait_for_state('postgres', 'disabled');
+$node->safe_psql('postgres', "$insert SELECT 'large', repeat('x', 3 * 1024 * 1024)::bytea FROM generate_series(1, 4)");
+$operator = $node->background_psql('postgres');
+$operator->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE event_type = 'large' FOR UPDATE});
+$node->safe_psql('postgres', "$insert SELECT 'small', '' FROM generate_series(1, 50)");
+$node->configure('drainer.enabled' => 'on');
+$node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'small'});
+pass('however large the rows are that an operator has locked, the others are published');
+$operator->query_safe('COMMIT');
+$operator->quit;
+$node->wait_drained('postgres');
+is(scalar @{ $broker->consume('q', count => 54) }, 54, 'and they are when they are free');
+
+# Rows of a crowded key, which are going to be deferred together; one of them cannot be.
+$node->safe_psql('postgres', q{
+	CREATE TRIGGER refuse BEFORE UPDATE ON outbox.event FOR EACH ROW
+		WHEN (new.event_type = 'unclaimable' AND new.published_at IS NULL) EXECUTE FUNCTION refuse()});
+$broker->freeze;
+$node->safe_psql('postgres', q{INSERT INTO outbox.event (event_type, payload, key)
+	SELECT CASE WHEN n = 100 THEN 'unclaimable' ELSE 'crowd' END, '', 'k' FROM generate_series(1, 200) n});
+$node->wait_query('postgres', q{SELECT count(claimed_by) = 64 FROM outbox.event WHERE key = 'k'});
+$node->safe_psql('postgres', q{UPDATE outbox.event SET next_attempt_at = now() + interval '1 hour'
+	WHERE seq = (SELECT min(seq) FROM outbox.event WHERE key = 'k' AND claimed_by IS NULL)});
+$broker->thaw;
+$node->wait_query('postgres', q{SELECT count(published_at) = 64 FROM outbox.event WHERE key = 'k'});
+$node->wait_query('postgres', q{SELECT count(next_attempt_at) = 135 FROM outbox.event WHERE key = 'k'});
+$node->safe_psql('postgres', "$insert SELECT 'others', '' FROM generate_series(1, 50)");
+$node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'others'});
+pass('a row that a trigger keeps from being deferred keeps nobody else from it');
+$node->safe_psql('postgres', 'DROP TRIGGER refuse ON outbox.event');
+$node->safe_psql('postgres', q{UPDATE outbox.event SET next_attempt_at = now() WHERE key = 'k' AND next_attempt_at < 'infinity'});
+$node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $node->drainer_pid('postgres') . ')');
+$node->wait_drained('postgres');
+is(scalar @{ $broker->consume('q', count => 250) }, 250, 'and all are published when it can be');
 
 # Text that cannot be sent as UTF-8; producers are refused it, a restored row may have it.
 for my $encoding (qw(SQL_ASCII LATIN1))

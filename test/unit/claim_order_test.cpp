@@ -15,7 +15,17 @@ using Verdict = ClaimOrder::Verdict;
 using test::Bench;
 using test::bench_settings;
 
-const ClaimOrder::Limits WIDE{100, 1 << 20, 3};
+ClaimOrder::Limits limits(std::size_t rows, std::int64_t bytes) {
+    return {.rows = rows, .changes = 100, .bytes = bytes, .per_group = {.rows = 3}};
+}
+const ClaimOrder::Limits WIDE = limits(100, 1 << 20);
+
+ClaimOrder::Limits leaving(std::size_t rows_per_group, std::size_t rows_to_leave) {
+    ClaimOrder::Limits limits = WIDE;
+    limits.per_group.rows = rows_per_group;
+    limits.rows_to_leave = rows_to_leave;
+    return limits;
+}
 
 Candidate row(std::int64_t seq, std::optional<std::uint64_t> group = std::nullopt,
               std::int64_t holder = 0) {
@@ -40,14 +50,53 @@ TEST(ClaimOrder, RowsWithoutAGroupAreNeverBlocked) {
 
 TEST(ClaimOrder, TakesNoMoreRowsOrBytesThanThereIsRoomFor) {
     Bench bench;
-    ClaimOrder order(bench.drain, {2, 15, 3});
+    ClaimOrder order(bench.drain, limits(2, 15));
     EXPECT_EQ(order.judge_fresh(row(1)), Verdict::take);
     EXPECT_EQ(order.judge_fresh(row(2)), Verdict::full) << "bytes";
-    ClaimOrder large(bench.drain, {2, 5, 3});
+    ClaimOrder large(bench.drain, limits(2, 5));
     EXPECT_EQ(large.judge_fresh(row(1)), Verdict::take) << "a first row may be larger";
-    ClaimOrder few(bench.drain, {1, 1000, 3});
+    ClaimOrder few(bench.drain, limits(1, 1000));
     EXPECT_EQ(few.judge_fresh(row(1)), Verdict::take);
     EXPECT_EQ(few.judge_fresh(row(2)), Verdict::full) << "rows";
+}
+
+TEST(ClaimOrder, ChangesNoMoreRowsThanItMaySoThatOneRowAtFaultIsFoundByHalves) {
+    Bench bench;
+    ClaimOrder::Limits few = WIDE;
+    few.changes = 2;
+    ClaimOrder order(bench.drain, few);
+    EXPECT_TRUE(order.is_empty());
+    EXPECT_EQ(order.judge_fresh(row(1, 7, 99)), Verdict::take);
+    EXPECT_EQ(order.judge_fresh(row(5, 8, 3)), Verdict::defer);
+    EXPECT_TRUE(order.is_full());
+    EXPECT_EQ(order.judge_fresh(row(6, 9, 4)), Verdict::full) << "not deferred either";
+    EXPECT_EQ(order.judge_fresh(row(7)), Verdict::full);
+    EXPECT_EQ(deferred(order), (Seqs{5}));
+    few.changes = 1;
+    ClaimOrder one(bench.drain, few);
+    EXPECT_EQ(one.judge_fresh(row(5, 8, 3)), Verdict::defer);
+    EXPECT_FALSE(one.is_empty());
+    EXPECT_EQ(one.judge_due(row(6, 9, 4)), Verdict::full);
+}
+
+TEST(ClaimOrder, AGroupOfLargeRowsIsCrowdedByTheirBytes) {
+    Bench bench;
+    bench.connect();
+    bench.groups = {7};
+    bench.payload.assign(10, 'x');
+    bench.claim(1);
+    ClaimOrder::Limits large = WIDE;
+    large.per_group.bytes = 25;
+    large.rows_to_leave = 100;
+    ClaimOrder order(bench.drain, large);
+    EXPECT_EQ(order.judge_fresh(row(10, 7)), Verdict::take) << "20 of 25 bytes";
+    EXPECT_EQ(order.judge_fresh(row(11, 7)), Verdict::leave);
+    EXPECT_EQ(order.judge_fresh(row(12, 8)), Verdict::take) << "another group";
+    large.per_group.bytes = 5;
+    ClaimOrder larger(bench.drain, large);
+    EXPECT_EQ(larger.judge_fresh(row(10, 7)), Verdict::leave);
+    EXPECT_EQ(larger.judge_fresh(row(11, 8)), Verdict::take) << "a first row may be larger";
+    EXPECT_EQ(larger.judge_due(row(13, 8)), Verdict::defer);
 }
 
 TEST(ClaimOrder, AFreshRowGoesBehindWhatHoldsItsGroup) {
@@ -81,7 +130,7 @@ TEST(ClaimOrder, AHotKeyLeavesRoomForOthers) {
 
 TEST(ClaimOrder, WhatACrowdedKeyHasNoRoomForIsLeftWhereItIs) {
     Bench bench;
-    ClaimOrder order(bench.drain, {100, 1 << 20, 2, 3});
+    ClaimOrder order(bench.drain, leaving(2, 3));
     EXPECT_EQ(order.judge_fresh(row(1, 7)), Verdict::take);
     EXPECT_EQ(order.judge_fresh(row(2, 7)), Verdict::take);
     EXPECT_EQ(order.judge_fresh(row(3, 7)), Verdict::leave);
@@ -98,7 +147,7 @@ TEST(ClaimOrder, WhatACrowdedKeyHasNoRoomForIsLeftWhereItIs) {
 
 TEST(ClaimOrder, NothingOfAGroupGoesBeforeWhatWasLeft) {
     Bench bench;
-    ClaimOrder order(bench.drain, {100, 1 << 20, 3, 10});
+    ClaimOrder order(bench.drain, leaving(3, 10));
     order.set_left({{7, 5}});
     EXPECT_EQ(order.judge_fresh(row(4, 7)), Verdict::take)
         << "it is shown, those from 5 on are not";
@@ -110,7 +159,7 @@ TEST(ClaimOrder, NothingOfAGroupGoesBeforeWhatWasLeft) {
 
 TEST(ClaimOrder, WhatIsShownAgainAndFindsNoRoomGoesOnStoppingItsGroup) {
     Bench bench;
-    ClaimOrder order(bench.drain, {100, 1 << 20, 1, 10});
+    ClaimOrder order(bench.drain, leaving(1, 10));
     order.set_left({{7, 9}});
     EXPECT_EQ(order.judge_fresh(row(3, 7)), Verdict::take) << "it appeared late";
     EXPECT_EQ(order.judge_fresh(row(5, 7)), Verdict::leave);

@@ -76,6 +76,7 @@ class Bench {
         for (Event& event : events) {
             event.seq = next_seq++;
             event.payload = payload;
+            event.payload_memory = own_memory ? payload.data() : nullptr;
             event.attempts = attempts;
             event.deferred = deferred;
             event.leads = deferred;
@@ -164,6 +165,7 @@ class Bench {
     std::uint64_t trial_tag = 1;
     std::int64_t next_seq = 1;
     std::string payload = "payload";
+    bool own_memory = false;  ///< of each payload
     std::int32_t attempts = 0;
     bool deferred = false;
     std::deque<std::uint64_t> groups;  ///< of the next rows to be claimed; empty: none

@@ -18,7 +18,8 @@ using test::Bench;
 using test::bench_settings;
 using namespace std::chrono_literals;
 
-const ClaimOrder::Limits WIDE{100, 1 << 20, 64};
+const ClaimOrder::Limits WIDE{
+    .rows = 100, .changes = 100, .bytes = 1 << 20, .per_group = {.rows = 64}};
 
 Candidate row(std::int64_t seq, std::uint64_t group) {
     return {seq, group, 0, 10};

@@ -70,6 +70,26 @@ TEST(DrainOrder, MoreOfACrowdedGroupIsClaimedWhenLessThanHalfOfItIsInHand) {
     EXPECT_EQ(bench.kind(), Kind::wait) << "nothing is left any more";
 }
 
+TEST(DrainOrder, MoreOfAGroupOfLargeRowsIsClaimedWhenHalfOfTheFewHaveGone) {
+    DrainSettings settings = bench_settings();
+    settings.poll_interval = Duration{60000};
+    Bench bench(settings);
+    bench.connect();
+    bench.groups = {7, 7, 7, 7};
+    TransactionResult result;
+    result.left = {7};
+    result.rows_per_group = 64;
+    bench.claim(4, result);
+    bench.publish(1);
+    bench.confirm(1);
+    bench.publish(1);
+    EXPECT_EQ(bench.kind(), Kind::wait) << "three of four are in hand, however many it might be";
+    bench.confirm(2);
+    bench.publish(1);
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_GT(bench.drain.plan().claim, 0U);
+}
+
 TEST(DrainOrder, RowsDeferredBehindOthersAreCalledAlthoughTheClaimTookNothing) {
     Bench bench = with_groups({7});
     bench.publish_all();
@@ -396,6 +416,42 @@ TEST(DrainOrder, TheSearchForAKillerClaimsByHalvesAndOneAfterTheOther) {
     ASSERT_EQ(bench.kind(), Kind::transact);
     EXPECT_EQ(bench.drain.plan().claim, 10U) << "all 8 went well: nobody is suspected";
     EXPECT_EQ(bench.drain.plan().suspicion, 0U);
+}
+
+TEST(DrainOrder, TheSearchGoesOnUntilWhateverTheDrainerHadInHandWentWell) {
+    Bench bench;
+    bench.connect();
+    for (std::size_t rows : {4U, 2U}) {
+        bench.drain.suspect(rows);
+    }
+    for (int i = 0; i < 6; i++) {
+        ASSERT_EQ(bench.kind(), Kind::transact);
+        EXPECT_EQ(bench.drain.plan().suspicion, 1U) << "row " << i;
+        EXPECT_EQ(bench.drain.plan().claim, 1U);
+        EXPECT_EQ(bench.drain.plan().walk, 10U) << "the way to it may be long";
+        bench.commit(1);
+        bench.publish(1);
+        bench.confirm(bench.tag - 1);
+        bench.settle();
+    }
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().suspicion, 0U) << "two claims, six rows";
+}
+
+TEST(DrainOrder, WhatWasInHandBeforeTheSearchClearsNobody) {
+    Bench bench;
+    bench.connect();
+    bench.claim(8);
+    bench.publish(4);
+    bench.drain.suspect(4);
+    bench.confirm(4, true);
+    bench.publish_all();
+    bench.confirm(8, true);
+    while (bench.drain.in_hand() > 0) {
+        bench.settle();
+    }
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().suspicion, 2U);
 }
 
 TEST(DrainOrder, TheSearchEndsWithOneRowAlone) {

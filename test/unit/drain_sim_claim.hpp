@@ -56,6 +56,11 @@ enum class Deviation : std::uint8_t {
     charges_the_window,         ///< all that was unconfirmed on a channel that was closed
 };
 
+/// Payloads of more have memory of their own, and of that those that were given back.
+inline constexpr std::size_t LEAST_ALONE = 30;
+inline char payload_memory;
+inline char spent_payload_memory;
+
 /// What one claim needs to know of its drainer.
 struct SimClaimContext {
     SimDatabase& database;
@@ -66,7 +71,7 @@ struct SimClaimContext {
     std::size_t room = 0;
     BucketMask buckets = 0;
     std::size_t drainers_sharing = 1;
-    std::size_t rows_per_group = SIZE_MAX;
+    GroupLimits per_group;
     const LeftRows& left;
     std::size_t rows_to_leave = 0;
     Deviation deviation = Deviation::none;
@@ -94,8 +99,11 @@ class SimClaim {
         : lane(std::move(start)),
           c_(std::move(context)),
           ordering_(c_.drain.settings().ordering),
-          order(c_.drain, {c_.room, static_cast<std::int64_t>(c_.drain.plan().claim_bytes),
-                           c_.rows_per_group, c_.rows_to_leave}) {}
+          order(c_.drain, {.rows = c_.room,
+                           .changes = c_.drain.plan().walk,
+                           .bytes = static_cast<std::int64_t>(c_.drain.plan().claim_bytes),
+                           .per_group = c_.per_group,
+                           .rows_to_leave = c_.rows_to_leave}) {}
 
     bool run() {
         lane.begin_pass();
@@ -274,11 +282,12 @@ class SimClaim {
     }
 
     bool read_gaps() {
-        left = c_.left.choose(c_.drain, c_.rows_per_group);
+        left = c_.left.choose(c_.drain, c_.per_group, c_.room);
+        more = more || left.more;
         if (!is(Deviation::passes_left_by)) {
             order.set_left(left.rest);
         }
-        const std::size_t limit = c_.room + lane.hole_count() + left.seqs.size();
+        const std::size_t limit = c_.drain.plan().walk + lane.hole_count() + left.seqs.size();
         std::size_t read = 0;
         for (const Interval& gap : lane.gaps_to_scan(left.seqs)) {
             read += read_rows(gap.lo, gap.hi, limit - read, in_gaps_);
@@ -287,6 +296,7 @@ class SimClaim {
         if (!stop_at_dead_claim(in_gaps_)) {
             return false;
         }
+        lock_passed_over();
         complete = before < limit && in_gaps_.size() == before;
         walked_to_ = behind_cursor();
         if (!is(Deviation::due_beyond_walk)) {
@@ -346,14 +356,21 @@ class SimClaim {
         return owns(w.row) && w.row.fresh() && !c_.drain.holds(w.row.token) &&
                !is(Deviation::gaps_do_not_block);
     }
-    bool may_be_claimed(const Walked& w) {
-        if (!owns(w.row) || !w.row.fresh() || !w.row.token.empty()) {
-            return false;
+    // All at once, where the worker takes turns.
+    void lock_passed_over() {
+        for (const Walked& w : in_gaps_) {
+            if (is_free(w) && lane.was_passed_over(w.row.seq) &&
+                !c_.database.row(w.row.seq).locked) {
+                c_.database.lock(w.row.seq);
+                locked_.insert(w.row.seq);
+            }
         }
-        if (!lane.was_passed_over(w.row.seq)) {
-            return true;
-        }
-        return ++holes_tried_ <= std::max<std::size_t>(c_.room / 2, 1);
+    }
+    bool is_free(const Walked& w) const {
+        return owns(w.row) && w.row.fresh() && w.row.token.empty();
+    }
+    bool may_be_claimed(const Walked& w) const {
+        return is_free(w) && (!lane.was_passed_over(w.row.seq) || locked_.contains(w.row.seq));
     }
 
     void take_from_gaps(std::size_t room_for_due) {
@@ -393,7 +410,7 @@ class SimClaim {
     }
 
     bool walk_ahead(std::int64_t last) {
-        const std::size_t limit = c_.room * c_.drainers_sharing;
+        const std::size_t limit = c_.drain.plan().walk * c_.drainers_sharing;
         const std::size_t read = read_rows(lane.cursor() + 1, last, limit, fresh_);
         if (!stop_at_dead_claim(fresh_)) {
             return false;
@@ -461,6 +478,7 @@ class SimClaim {
         Event event;
         event.seq = row.seq;
         event.payload = payload_of(row);
+        event.payload_memory = row.bytes > LEAST_ALONE ? &payload_memory : nullptr;
         if (row.exchange != 1 || row.seq % 2 == 0) {
             event.destination = EXCHANGES[row.exchange];
         }
@@ -565,7 +583,7 @@ class SimClaim {
     std::vector<Walked> fresh_;
     std::vector<std::int64_t> deferred_;
     std::int64_t walked_to_ = INT64_MAX;
-    std::size_t holes_tried_ = 0;
+    std::set<std::int64_t> locked_;  ///< of what was passed over
     std::size_t taken_back_ = 0;
     std::optional<Duration> halted_for_;
     std::int64_t halted_on_ = 0;

@@ -120,6 +120,7 @@ struct SimLedger {
     std::size_t faults = 0;
     std::size_t stale_marks = 0;
     std::size_t taken_back = 0;
+    std::size_t given_back = 0;
     std::size_t given_back_by_hand = 0;
     std::size_t swept = 0;           ///< rows that waited for nobody, called by the slow sweep
     std::size_t called_in_vain = 0;  ///< by the sweep: what they waited for was there

@@ -390,6 +390,7 @@ class SimProcess : public SimShell {
         const Event& event = *command.event;
         SimRow& row = database_.row(event.seq);
         check_publish(command, row, now);
+        EXPECT_NE(event.payload_memory, &spent_payload_memory) << "its payload was given back";
         if (row.bad || row.bytes > drain.max_message_bytes()) {
             row.refused = true;
             drain.rejected(now, "bad", "this row cannot be sent");

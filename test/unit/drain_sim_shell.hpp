@@ -95,6 +95,7 @@ class SimShell {
     }
 
     void transact(Time& now) {
+        forget_spent_payloads();
         const TransactionPlan plan = drain.plan();
         now += Duration{dice_.chance(0.002) ? dice_.between(1000, 6000) : dice_.between(0, 3)};
         if (plan.one_by_one) {
@@ -210,6 +211,7 @@ class SimShell {
             reclaim_pending_ = true;
         }
         buckets_ = share.claimable;
+        left_.keep(buckets_);
         drainers_sharing_ =
             static_cast<std::size_t>(BUCKETS / std::max(std::popcount(share.owned), 1));
         drain.share_with(share.owned == 0 ? 1 : drainers_sharing_);
@@ -268,7 +270,7 @@ class SimShell {
                 .room = plan.claim,
                 .buckets = buckets_,
                 .drainers_sharing = drainers_sharing_,
-                .rows_per_group = rows_per_group(),
+                .per_group = per_group(),
                 .left = left_,
                 .rows_to_leave =
                     options_.rows_to_leave - std::min(options_.rows_to_leave, left_.size()),
@@ -287,8 +289,11 @@ class SimShell {
                     }};
     }
 
-    std::size_t rows_per_group() const {
-        return ordering() == Ordering::per_key ? options_.rows_per_group : SIZE_MAX;
+    GroupLimits per_group() const {
+        if (ordering() != Ordering::per_key) {
+            return {};
+        }
+        return {options_.rows_per_group, static_cast<std::size_t>(settings_.batch_bytes) / 4};
     }
 
     bool write_plan(const TransactionPlan& plan, Time now, Marked& marked) {
@@ -323,6 +328,7 @@ class SimShell {
 
     void settle(const Marked& marked) {
         ledger_.stale_marks += marked.lost.size();
+        ledger_.given_back += marked.given_back.size();
         for (const auto* list : {&marked.hit, &marked.lost}) {
             for (std::int64_t seq : *list) {
                 if (database_.row(seq).token.empty() || list == &marked.lost) {
@@ -355,7 +361,7 @@ class SimShell {
                 left_.passed(claim->left, claim->shown_to, claim->order.left());
             }
             result.left = left_.groups();
-            result.rows_per_group = rows_per_group();
+            result.rows_per_group = per_group().rows;
             if (claim->lane_read && claim->complete) {
                 blocked_groups_.clear();
             }
@@ -371,6 +377,13 @@ class SimShell {
             EXPECT_LE(result.claimed.size(), plan.claim);
         }
         hand_over(now, result);
+    }
+
+    // From then on nobody may publish them (drain_sim_process.hpp).
+    void forget_spent_payloads() {
+        for (const Event* spent : drain.spent_payloads()) {
+            const_cast<Event*>(spent)->payload_memory = &spent_payload_memory;
+        }
     }
 
     void hand_over(Time now, const TransactionResult& result) {

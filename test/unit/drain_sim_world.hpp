@@ -30,6 +30,7 @@ struct SimWorldOptions {
     bool pauses = false;        ///< operators pause the relay
     bool reorders = false;      ///< operators change its ordering
     bool crowds = true;         ///< few rows of a group may be in hand
+    bool small_batches = true;  ///< batch_bytes is a few rows
     bool late_commits = true;   ///< rows appear in another order than their numbers'
     bool poison = false;        ///< rows that the broker cannot take
     bool exchanges = false;     ///< come and go, and refuse
@@ -82,6 +83,9 @@ class SimWorld {
         Dice dice(seed ^ 0x1ef7U);
         rows_to_leave_ =
             dice.chance(0.5) ? LeftRows::MOST : static_cast<std::size_t>(dice.between(0, 20));
+        if (options.small_batches && dice.chance(0.3)) {
+            settings_.batch_bytes = dice.between(1, 400);
+        }
         floor_interval_ = Duration{dice_.between(0, 3000)};
         rows_.poison = options.poison ? 0.03 : 0;
         rows_.exchanges = options.exchanges ? static_cast<std::size_t>(dice_.between(1, 4)) : 1;

@@ -136,7 +136,8 @@ TEST(DrainSimulation, RowsThatKillDrainersAreFoundAndNoNeighbourIsCharged) {
     EXPECT_GT(killed, 0U);
 }
 
-// One group fails for ever and has ever more followers; each of them is walked about once.
+// One group fails for ever and has ever more followers; each of them is walked about once, and once
+// more when it was given back: a broker that goes on refusing is left for another connection.
 TEST(DrainSimulation, ABlockedGroupCostsTheOthersNothing) {
     const std::uint64_t seed = test::base_seed();
     SCOPED_TRACE(test::rerun_hint(seed));
@@ -145,12 +146,16 @@ TEST(DrainSimulation, ABlockedGroupCostsTheOthersNothing) {
         options.faults = false;
         options.drainers = 1;
         options.failing_key = 0;
+        // Each claim walks the rows of a whole batch, and would take few of them.
+        options.small_batches = false;
         SimWorld world(seed + i, options);
         world.run(8000);
         ASSERT_FALSE(HasFailure());
-        EXPECT_GT(world.ledger.deferred, 20U);
-        EXPECT_LE(world.ledger.walked, 3 * world.database().rows.size())
-            << "rows walked for " << world.database().rows.size() << " rows";
+        EXPECT_GT(world.ledger.deferred, 0U);
+        EXPECT_LE(world.ledger.walked,
+                  3 * world.database().rows.size() + 2 * world.ledger.given_back)
+            << "rows walked for " << world.database().rows.size() << " rows, of which "
+            << world.ledger.given_back << " were given back";
     }
 }
 
