@@ -60,6 +60,7 @@ std::optional<BrokerUri> BrokerLink::read_uri(Time now, const DrainSettings& set
 
 void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broker) {
     connecting_ = true;
+    broken_ = false;
     const std::optional<BrokerUri> uri = read_uri(now, settings, broker);
     if (!uri.has_value()) {
         return;
@@ -83,6 +84,10 @@ void BrokerLink::open(Time now, const DrainSettings& settings, std::size_t broke
 }
 
 void BrokerLink::pump(Time now) {
+    if (broken_) {
+        lost(now, connection_.failure());
+        return;
+    }
     if (connecting_) {
         switch (connection_.advance()) {
             case amqp::Connection::Progress::in_progress:
@@ -199,10 +204,8 @@ void BrokerLink::publish(Time now, const Event& event, Channel channel,
     postgres::add(slot_.counters().bytes, message.body.size());
 }
 
-void BrokerLink::flush(Time now) {
-    if (connection_.is_open() && !connection_.flush()) {
-        lost(now, connection_.failure());
-    }
+void BrokerLink::flush() {
+    broken_ = broken_ || (connection_.is_open() && !connection_.flush());
 }
 
 // ---- Questions ----
@@ -338,7 +341,7 @@ void BrokerLink::close(Time now, std::string_view reason) {
     forget_mandatory(Channel::main);
     forget_mandatory(Channel::trial);
     end_questions("the connection was closed");
-    connecting_ = false;
+    connecting_ = broken_ = false;
     was_connected_ = false;
     slot_.set_broker("", false);
     drain_.connection_closed(now);
@@ -398,7 +401,7 @@ void BrokerLink::lost(Time now, amqp::Failure failure) {
     const bool configuration = failure.failure_class == amqp::FailureClass::configuration;
     const char* what =
         connecting_ ? "could not connect to broker \"" : "lost connection to broker \"";
-    connecting_ = false;
+    connecting_ = broken_ = false;
     failures_++;
     slot_.set_broker(broker_, false);
     slot_.set_error(failure.text);

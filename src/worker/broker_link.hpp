@@ -26,8 +26,10 @@ class BrokerLink {
     void pump(Time now);
     /// Publishes the event that the machine asked for.
     void publish(Time now, const Event& event, Channel channel, const DrainSettings& settings);
-    /// To be called before a wait and before a transaction: sends what was published.
-    void flush(Time now);
+    /// To be called before a wait and before a transaction: sends what was published. If that
+    /// breaks the connection, the machine hears of it by the next pump(): by now it may have a
+    /// plan.
+    void flush();
     /// Drops the connection; with a reason it counts as lost.
     void close(Time now, std::string_view reason);
 
@@ -42,7 +44,7 @@ class BrokerLink {
 
     int fd() const { return connection_.fd(); }
     amqp::Connection::Wanted wanted() const { return connection_.wanted(); }
-    Duration max_wait() const { return connection_.max_wait(); }
+    Duration max_wait() const { return broken_ ? Duration{0} : connection_.max_wait(); }
 
   private:
     struct Asked {
@@ -72,6 +74,7 @@ class BrokerLink {
     std::string broker_;  ///< host:port/vhost
     bool connecting_ = false;
     bool was_connected_ = false;
+    bool broken_ = false;           ///< the last flush failed
     std::string reported_failure_;  ///< logged last; the same again is not logged
     std::string reported_close_;    ///< likewise, of a channel
     AnnouncementLimit closes_;      ///< of channels

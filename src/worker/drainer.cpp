@@ -103,7 +103,7 @@ ExitReason Drainer::run() {
             case Command::Kind::disconnect:
                 link_.close(now, command.reason);
                 break;
-            case Command::Kind::publish:
+            case Command::Kind::publish:  // the burst is full
                 break;
             case Command::Kind::ask:
                 link_.ask_for_exchange(command.exchange);
@@ -135,14 +135,14 @@ Command Drainer::publish_burst(Time now) {
         }
         publish(now, command);
     }
-    link_.flush(now);
+    link_.flush();
     return command;
 }
 
 void Drainer::publish(Time now, const Command& command) {
     // By the settings that it was chosen by.
     link_.publish(now, *command.event, command.channel, drain_.settings());
-    inject_between_publishes(now);
+    inject_between_publishes();
 }
 
 // True when it is there; false with extension_gone_ when it is not, without when that could not be
@@ -334,10 +334,10 @@ void Drainer::inject_after_pump() const {
 }
 
 // The half of a window that was published is sent too, so that the broker has it.
-void Drainer::inject_between_publishes(Time now) {
+void Drainer::inject_between_publishes() {
     const auto half = static_cast<std::size_t>(std::max(settings_.pipeline_depth / 2, 1));
     if (postgres::is_armed(postgres::Phase::some_sent) && drain_.in_flight() == half) {
-        link_.flush(now);
+        link_.flush();
         postgres::inject(postgres::Phase::some_sent, drain_.in_hand() > drain_.in_flight());
     }
 }

@@ -49,7 +49,7 @@ class Drainer {
     void publish(Time now, const Command& command);
     void wait(Time until);
     void inject_after_pump() const;
-    void inject_between_publishes(Time now);
+    void inject_between_publishes();
     void inject_before_wait() const;
     void report();
     void note_database_error(const postgres::PgError& error);
