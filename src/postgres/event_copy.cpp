@@ -1,5 +1,7 @@
 #include "postgres/event_copy.hpp"
 
+#include <cmath>
+
 #include "postgres/guard.hpp"
 #include "postgres/json_tokens.hpp"
 
@@ -213,8 +215,7 @@ const char* const EVENT_COLUMNS =
     "e.payload, e.content_type, e.content_encoding, e.schema_version, e.schema_reference, "
     "e.attributes, e.source_event_id, e.source_position, e.occurred_at, e.causation_id, "
     "e.correlation_id, e.reply_to, e.traceparent, e.tracestate, e.priority, "
-    "(pg_catalog.date_part('epoch', e.expiration) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8, "
-    "e.attempts, e.next_attempt_at IS NOT NULL, "
+    "e.expiration, e.attempts, e.next_attempt_at IS NOT NULL, "
     "coalesce(pg_catalog.starts_with(e.last_error, 'poison:'), false)";
 
 // In the order of EventValues::Column.
@@ -245,6 +246,15 @@ const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS] = {
     "expiration",
 };
 
+std::int64_t milliseconds(Datum interval) {
+    const Datum epoch = DirectFunctionCall2(interval_part, CStringGetTextDatum("epoch"), interval);
+    const double rounded = std::rint(DatumGetFloat8(epoch) * 1000);
+    if (FLOAT8_FITS_IN_INT64(rounded)) {
+        return static_cast<std::int64_t>(rounded);
+    }
+    return rounded < 0 ? PG_INT64_MIN : PG_INT64_MAX;
+}
+
 void borrow_event(const EventValues& values, Event& event) {
     const Row row(values, Bytes::borrowed);
     read_identity(row, event);
@@ -264,6 +274,10 @@ void copy_event(HeapTuple tuple, TupleDesc description, Event& event) {
     EventValues found;
     for (int i = 0; i < EventValues::COUNT; i++) {
         found.values[i] = SPI_getbinval(tuple, description, i + 1, &found.nulls[i]);
+    }
+    if (!found.nulls[Column::EXPIRATION_MS]) {
+        Datum& expiration = found.values[Column::EXPIRATION_MS];
+        expiration = Int64GetDatum(milliseconds(expiration));
     }
     const Row row(found, Bytes::copied);
     read_identity(row, event);

@@ -14,8 +14,8 @@ namespace outbox::postgres {
 /// for the select list of a statement that calls the table `e`.
 extern const char* const EVENT_COLUMNS;
 
-/// A row's values in the order of those columns, counted from 0. In an EventValues of a table's row
-/// the expiration is in milliseconds too, an int8.
+/// A row's values in the order of those columns, counted from 0. The expiration is in milliseconds,
+/// an int8.
 struct EventValues {
     enum Column : int {
         SEQ,
@@ -53,6 +53,10 @@ struct EventValues {
 
 /// The columns' names in the table, for messages; those of ATTEMPTS and DEFERRED are missing.
 extern const char* const EVENT_COLUMN_NAMES[EventValues::ATTEMPTS];
+
+/// The milliseconds of an interval. What is beyond an int8 (an infinite interval) becomes the
+/// extreme value, which core refuses.
+std::int64_t milliseconds(Datum interval);
 
 /// Reads the values into an event that is all default, as copy_event does, but where it can without
 /// copying: the event lives as long as the values. The payload is left out. Raises PostgreSQL

@@ -221,17 +221,19 @@ void claim_in_place(EventRows& places, std::span<const PlacedRow> rows, const ch
     const TimestampTz now = GetCurrentTimestamp();
     MemoryContext previous = MemoryContextSwitchTo(claimed.memory());
     for (std::size_t i = 0; i < rows.size(); i++) {
-        if (!places.read(rows[i].place, rows[i].seq, snapshot) || places.is_claimed()) {
+        if (!places.read(rows[i].place, rows[i].seq, snapshot)) {
             continue;
         }
-        // The payload of a row that is not had would stay in the memory of those that are.
-        if (places.claim(now, claimed_by)) {
-            Event& event = claimed.next();
-            places.event(event);
-            event.place = places.place();
-            claimed.keep();
-            hits.hit(i, rows[i].seq);
+        // What is read of a row that is not had would stay in the memory of those that are.
+        if (places.is_claimed() || !places.claim(now, claimed_by)) {
+            places.discard();
+            continue;
         }
+        Event& event = claimed.next();
+        places.event(event);
+        event.place = places.place();
+        claimed.keep();
+        hits.hit(i, rows[i].seq);
     }
     MemoryContextSwitchTo(previous);
     CommandCounterIncrement();

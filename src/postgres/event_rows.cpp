@@ -12,6 +12,7 @@ extern "C" {
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
+#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -37,6 +38,7 @@ bool is_plain(Relation table) {
     const TupleConstr* constraints = RelationGetDescr(table)->constr;
     return table->rd_tableam == GetHeapamTableAmRoutine() &&
            !has_update_triggers(table->trigdesc) && table->rd_rules == nullptr &&
+           !table->rd_rel->relispartition &&
            !(table->rd_rel->relrowsecurity && table->rd_rel->relforcerowsecurity) &&
            (constraints == nullptr || !constraints->has_generated_stored);
 }
@@ -62,6 +64,7 @@ EventRows::EventRows(Oid table)
       old_row_(table_slot_create(table_, &state_->es_tupleTable)),
       new_row_(MakeSingleTupleTableSlot(RelationGetDescr(table_), &TTSOpsHeapTuple)),
       can_update_(is_plain(table_)),
+      blocks_(RelationGetNumberOfBlocks(table_)),
       columns_(find_event_columns(RelationGetDescr(table_), RelationGetRelationName(table_))),
       values_(allocate<Datum>(static_cast<std::size_t>(RelationGetDescr(table_)->natts))),
       nulls_(allocate<bool>(static_cast<std::size_t>(RelationGetDescr(table_)->natts))) {
@@ -93,16 +96,27 @@ void EventRows::close() {
     table_close(table_, NoLock);
 }
 
+// A place from before VACUUM FULL or TRUNCATE may lie beyond the end, which is an error to read.
 bool EventRows::read(std::uint64_t place, std::int64_t seq, Snapshot snapshot) {
     ItemPointerData tid = unpack_place(place);
-    if (place == 0 || !table_tuple_fetch_row_version(table_, &tid, snapshot, old_row_)) {
+    if (place == 0 || ItemPointerGetBlockNumber(&tid) >= blocks_ ||
+        !table_tuple_fetch_row_version(table_, &tid, snapshot, old_row_)) {
         return false;
     }
-    HeapTuple copy = ExecCopySlotHeapTuple(old_row_);
+    copy_ = ExecCopySlotHeapTuple(old_row_);
     ExecClearTuple(old_row_);
     old_row_->tts_tid = tid;
-    heap_deform_tuple(copy, RelationGetDescr(table_), values_, nulls_);
-    return DatumGetInt64(values_[seq_]) == seq && nulls_[published_at_] && nulls_[dead_at_];
+    heap_deform_tuple(copy_, RelationGetDescr(table_), values_, nulls_);
+    if (DatumGetInt64(values_[seq_]) == seq && nulls_[published_at_] && nulls_[dead_at_]) {
+        return true;
+    }
+    discard();
+    return false;
+}
+
+void EventRows::discard() {
+    heap_freetuple(copy_);
+    copy_ = nullptr;
 }
 
 bool EventRows::is_claimed_by(std::string_view token) const {

@@ -35,6 +35,8 @@ class EventRows {
     /// Copies the row that `snapshot` sees at the place into the current memory context, if it has
     /// the number and has not ended. False: it is not there.
     bool read(std::uint64_t place, std::int64_t seq, Snapshot snapshot);
+    /// Gives back the copy that the last read() made.
+    void discard();
     /// Of the row that was read.
     bool is_claimed() const { return !nulls_[claimed_by_]; }
     bool is_claimed_by(std::string_view token) const;
@@ -58,6 +60,8 @@ class EventRows {
     TupleTableSlot* old_row_;
     TupleTableSlot* new_row_;
     bool can_update_;
+    BlockNumber blocks_;  ///< of the table; it does not get smaller while it is open here
+    HeapTuple copy_ = nullptr;
     EventColumns columns_;
     int seq_, id_, attempts_, next_attempt_at_, last_error_, claimed_at_, claimed_by_,
         published_at_, dead_at_;

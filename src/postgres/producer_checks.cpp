@@ -2,7 +2,7 @@
 // mistake. The limits themselves are core's.
 #include "postgres/producer_checks.hpp"
 
-#include <cmath>
+#include <algorithm>
 
 #include "core/message.hpp"
 #include "postgres/guard.hpp"
@@ -54,17 +54,6 @@ constexpr ColumnType COLUMN_TYPES[] = {
     {Column::PRIORITY, INT2OID},
     {Column::EXPIRATION_MS, INTERVALOID},
 };
-
-/// The milliseconds of an interval, as EVENT_COLUMNS counts them. What is beyond an int8 (an
-/// infinite interval) becomes the extreme value, which core refuses.
-std::int64_t milliseconds(Datum interval) {
-    const Datum epoch = DirectFunctionCall2(interval_part, CStringGetTextDatum("epoch"), interval);
-    const double rounded = std::rint(DatumGetFloat8(epoch) * 1000);
-    if (FLOAT8_FITS_IN_INT64(rounded)) {
-        return static_cast<std::int64_t>(rounded);
-    }
-    return rounded < 0 ? PG_INT64_MIN : PG_INT64_MAX;
-}
 
 }  // namespace
 

@@ -187,8 +187,9 @@ void store(Insert& insert, Parameters& event, pg_uuid_t& stored_as) {
     ereport(ERROR,
             (errcode(ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION),
              errmsg("event was not stored, and there is none with its id or message_id"),
-             errhint("Look for a trigger on outbox.event that drops rows, for a unique index of "
-                     "your own, and whether outbox.event_seq is behind the table.")));
+             errhint("Look for a trigger on outbox.event that drops rows or changes their id or "
+                     "message_id, for a unique index of your own, and whether outbox.event_seq is "
+                     "behind the table.")));
 }
 
 /// Where a new id is made it is stored in `id`, which is the result.
@@ -243,7 +244,9 @@ Datum enqueue_text(FunctionCallInfo fcinfo) {
     take_arguments(fcinfo, event);
     if (!event.is_null(PAYLOAD)) {
         text* payload = DatumGetTextPP(event.values[PAYLOAD]);
-        set_content_type(event, guess_content_type(payload));
+        if (event.is_null(CONTENT_TYPE)) {
+            set_content_type(event, guess_content_type(payload));
+        }
         set_payload(event, payload);
     }
     return enqueue(event);

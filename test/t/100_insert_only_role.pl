@@ -22,6 +22,11 @@ my ($first, $second) = map {
 	$node->safe_psql('postgres', q{SELECT outbox.enqueue('enqueued', '{}'::jsonb, message_id => 'twice')}, @as_producer)
 } 1 .. 2;
 is($first, $second, 'enqueue of the same message id returns the first id');
+my $columns = $node->safe_psql('postgres', q{SELECT string_agg(attname, ', ') FROM pg_attribute
+	WHERE attrelid = 'outbox.event'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'claimed_by'});
+$node->safe_psql('postgres', "CREATE ROLE modest LOGIN; GRANT INSERT ($columns) ON outbox.event TO modest");
+is($node->safe_psql('postgres', q{SELECT outbox.enqueue('enqueued', '{}'::jsonb, message_id => 'twice')}, extra_params => [ '-U', 'modest' ]),
+	$first, 'and for a role that may insert some columns only');
 $node->safe_psql('postgres', q{COPY outbox.event (event_type, payload) FROM STDIN;
 copied	x
 \.

@@ -84,6 +84,20 @@ $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 20) }, 20, 'rows that were moved while in hand are marked, and sent once');
 is($node->stat('postgres', 'stale_marks'), '0', 'no mark was lost');
 
+# The table ends before the places that are known. The filling is scheduled for later, and deleted.
+$node->safe_psql('postgres', q{INSERT INTO outbox.event (event_type, payload, available_at)
+	SELECT 'filling', convert_to(repeat('x', 1000), 'UTF8'), now() + interval '1 day' FROM generate_series(1, 2000)});
+$broker->freeze;
+insert('behind', 20);
+$node->wait_query('postgres', q{SELECT count(claimed_by) = 20 FROM outbox.event WHERE event_type = 'behind'});
+$node->safe_psql('postgres', q{DELETE FROM outbox.event WHERE event_type = 'filling'});
+$node->safe_psql('postgres', 'VACUUM FULL outbox.event');
+my $rewritten = $node->log_position;
+$broker->thaw;
+$node->wait_drained('postgres');
+is(scalar @{ $broker->consume('q', count => 20) }, 20, 'rows that lie nearer to the front of a rewritten table are marked, and sent once');
+unlike($node->log_since($rewritten), qr/could not read block/, 'nobody is told of a page that is not there');
+
 # A constraint of the owner's that refuses the mark of one row.
 $node->safe_psql('postgres', q{ALTER TABLE outbox.event ADD CONSTRAINT never CHECK (published_at IS NULL OR event_type <> 'refused') NOT VALID});
 insert('refused', 1);
