@@ -47,7 +47,7 @@ bool Drain::may_claim() const {
         return false;
     }
     if (suspicion_ > 0) {
-        return rows_in_hand_ == 0;
+        return rows_in_hand_ == set_aside_;
     }
     return rows_to_stay() + std::max<std::size_t>(most_claimed() / LEAST_CLAIM, 1) <=
                2 * most_claimed() &&

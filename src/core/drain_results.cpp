@@ -32,7 +32,7 @@ void Drain::transacted(Time now, const TransactionResult& result) {
         transact_at_ = now + TRANSACTION_BACKOFF.delay(transaction_failures_, random_);
         return;
     }
-    if (suspicion_ > 0 && rows_in_hand_ == 0 && !plan_.marks.empty()) {
+    if (suspicion_ > 0 && rows_in_hand_ == set_aside_ && !plan_.marks.empty()) {
         clear_suspects();
     }
     // A plan of marks alone that went well says nothing about the claim that failed before.
@@ -183,7 +183,7 @@ void Drain::close_row(std::size_t index, RowState state) {
         spent_.push_back(&event);
     }
     if (--batch.open == 0) {
-        bytes_in_hand_ -= batch.shared_bytes;
+        bytes_in_hand_ -= std::exchange(batch.shared_bytes, 0);
     }
     if (event.group.has_value() && !event.payload.empty()) {
         const auto of_group = bytes_of_group_.find(*event.group);
@@ -247,7 +247,7 @@ void Drain::look_for_deferred(Time now) {
 // What was claimed under suspicion has come to an end without killing anybody.
 void Drain::clear_suspects() noexcept {
     look_ = true;
-    cleared_ += suspected_;
+    cleared_ += std::exchange(suspected_, 0);
     if (cleared_ >= suspicion_until_) {
         end_suspicion();
     }

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "postgres/event_copy.hpp"
 #include "postgres/log.hpp"
 #include "postgres/wait.hpp"
 #include "postgres/writers.hpp"
@@ -265,7 +266,7 @@ std::size_t Drainer::room_for_due(const Claim& claim, std::int64_t last) const {
     return static_cast<std::size_t>(
         std::count_if(claim.due.begin(), claim.due.end(), [&](const postgres::WalkedRow& row) {
             return !unclaimable_.contains(row.seq) &&
-                   (!row.group.has_value() || row.seq <= claim.lane.cursor() || row.seq > last);
+                   (!row.group.has_value() || row.seq <= walked_to(claim) || row.seq > last);
         }));
 }
 
@@ -341,7 +342,8 @@ bool Drainer::stands_in_the_way(const postgres::WalkedRow& row) const {
 }
 
 // A row that somebody else had locked is only judged when it is ours to lock, or it would take room
-// in vain, again and again. As many are tried as there is room for, in turns all of them.
+// in vain, again and again. In turns all of them are tried, but no more than half of the room: what
+// they wait for may be locked too, and then they are deferred in vain.
 bool Drainer::lock_passed_over(postgres::Transaction& transaction, Claim& claim,
                                std::span<const postgres::WalkedRow> rows) {
     std::vector<std::int64_t> passed_over;
@@ -354,11 +356,16 @@ bool Drainer::lock_passed_over(postgres::Transaction& transaction, Claim& claim,
     if (passed_over.empty()) {
         return true;
     }
-    if (passed_over.size() > claim.room) {
+    lock_turn_ = !lock_turn_;
+    const std::size_t most = claim.room > 1 ? claim.room / 2 : (lock_turn_ ? 1 : 0);
+    if (passed_over.size() > most) {
+        claim.more = true;
         const auto next = std::upper_bound(passed_over.begin(), passed_over.end(), locks_tried_to_);
         std::rotate(passed_over.begin(), next, passed_over.end());
-        passed_over.resize(claim.room);
-        claim.more = true;
+        passed_over.resize(most);
+    }
+    if (passed_over.empty()) {
+        return true;
     }
     locks_tried_to_ = passed_over.back();
     const auto locked = postgres::lock_rows(transaction, passed_over);
@@ -444,6 +451,11 @@ bool Drainer::leave_behind(postgres::Transaction& transaction, Claim& claim,
                            const std::vector<std::int64_t>& behind) {
     if (!postgres::release_rows(transaction, behind, claim.token.c_str()).has_value()) {
         return false;
+    }
+    for (const Event& event : claim.events) {
+        if (event.payload_memory != nullptr && contains(behind, event.seq)) {
+            postgres::free_payload(event);
+        }
     }
     const auto kept = std::remove_if(claim.events.begin(), claim.events.end(), [&](const Event& e) {
         return std::binary_search(behind.begin(), behind.end(), e.seq);

@@ -191,6 +191,7 @@ class Drainer {
     /// Groups that waited, at the last pass, for a row that somebody else has locked or holds.
     std::set<std::uint64_t> blocked_groups_;
     std::int64_t locks_tried_to_ = 0;  ///< of rows that were passed over
+    bool lock_turn_ = false;  ///< where there is room for one row, they and others take turns
     std::int64_t group_sweep_position_ = 0;
     AnnouncementLimit announcements_;
     Random killer_jitter_;

@@ -77,6 +77,24 @@ $operator->quit;
 $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 54) }, 54, 'and they are when they are free');
 
+# A row that failed, locked: what comes behind it in its key cannot be deferred, and is no hindrance to others either.
+$node->configure('drainer.enabled' => 'off');
+$node->wait_for_state('postgres', 'disabled');
+$node->safe_psql('postgres', q{
+	INSERT INTO outbox.event (event_type, payload, key) SELECT 'follower', '', 'h' FROM generate_series(1, 251);
+	UPDATE outbox.event SET next_attempt_at = now() + interval '1 hour' WHERE seq = (SELECT min(seq) FROM outbox.event WHERE key = 'h')});
+$operator = $node->background_psql('postgres');
+$operator->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE key = 'h' AND next_attempt_at IS NOT NULL FOR UPDATE});
+$node->safe_psql('postgres', "$insert SELECT 'strangers', '' FROM generate_series(1, 50)");
+$node->configure('drainer.enabled' => 'on');
+$node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'strangers'});
+pass('however many rows wait for one that an operator has locked, the others are published');
+$operator->query_safe('COMMIT');
+$operator->quit;
+$node->safe_psql('postgres', q{UPDATE outbox.event SET next_attempt_at = now() WHERE key = 'h' AND next_attempt_at < 'infinity'});
+$node->wait_drained('postgres');
+is(scalar @{ $broker->consume('q', count => 301) }, 301, 'and they are when it has had its end');
+
 # Rows of a crowded key, which are going to be deferred together; one of them cannot be.
 $node->safe_psql('postgres', q{
 	CREATE TRIGGER refuse BEFORE UPDATE ON outbox.event FOR EACH ROW

@@ -454,6 +454,27 @@ TEST(DrainOrder, WhatWasInHandBeforeTheSearchClearsNobody) {
     EXPECT_EQ(bench.drain.plan().suspicion, 2U);
 }
 
+TEST(DrainOrder, ARowWhoseMarkCannotBeWrittenDoesNotStopTheSearch) {
+    Bench bench;
+    bench.connect();
+    bench.claim(1);
+    bench.publish(1);
+    bench.confirm(1);
+    for (int i = 0; i < 2; i++) {
+        bench.fail();
+        bench.now += Duration{10000};
+    }
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    TransactionResult unwritten;
+    unwritten.unwritten = {1};
+    bench.commit(0, unwritten);
+    bench.drain.suspect(4);
+    bench.drain.woken();
+    ASSERT_EQ(bench.kind(), Kind::transact);
+    EXPECT_EQ(bench.drain.plan().claim, 2U);
+    EXPECT_EQ(bench.drain.plan().suspicion, 2U);
+}
+
 TEST(DrainOrder, TheSearchEndsWithOneRowAlone) {
     Bench bench;
     bench.connect();
