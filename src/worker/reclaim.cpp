@@ -220,8 +220,8 @@ bool Drainer::take_back(postgres::Transaction& transaction, std::span<const post
     return true;
 }
 
-// How many rows of a claim may be why its drainer died. A server that was
-// restored or promoted says nothing of the rows.
+// How many rows of a claim may be why its drainer died. A server that was restored or promoted says
+// nothing of the rows.
 std::size_t Drainer::suspects_of(std::string_view token, std::size_t rows) const {
     const std::optional<TokenParts> parts = parse_token(token);
     if (!is_dead(token) || !parts.has_value() ||

@@ -13,6 +13,31 @@ my $node   = OutboxDrainer::Cluster->new_node(
 	settings => { max_prepared_transactions => 5, 'drainer.batch_size' => 100 });
 my $insert = q{INSERT INTO outbox.event (event_type, payload) };
 
+# Nothing is claimed until enabled again.
+sub disable
+{
+	$node->configure('drainer.enabled' => 'off');
+	$node->wait_for_state('postgres', 'disabled');
+	return;
+}
+
+# A session that has locked the rows and keeps them locked.
+sub lock_rows
+{
+	my ($which) = @_;
+	my $session = $node->background_psql('postgres');
+	$session->query_safe("BEGIN; SELECT FROM outbox.event WHERE $which FOR UPDATE");
+	return $session;
+}
+
+sub unlock
+{
+	my ($session) = @_;
+	$session->query_safe('COMMIT');
+	$session->quit;
+	return;
+}
+
 # A trigger that refuses the claim of one row.
 $node->safe_psql('postgres', 'CREATE EXTENSION outbox_drainer');
 $node->wait_for_state('postgres', 'idle');
@@ -34,63 +59,51 @@ $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 400) }, 400, 'it is published when it can be claimed, and nothing twice');
 
 # More rows than a batch, all locked by an operator.
-$node->configure('drainer.enabled' => 'off');
-$node->wait_for_state('postgres', 'disabled');
+disable();
 $node->safe_psql('postgres', "$insert SELECT 'locked', '' FROM generate_series(1, 350)");
 $node->safe_psql('postgres', q{INSERT INTO outbox.event (event_type, payload, next_attempt_at, seq)
 	SELECT 'locked', '', now(), nextval('outbox.event_seq') FROM generate_series(1, 150)});
-my $operator = $node->background_psql('postgres');
-$operator->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE event_type = 'locked' FOR UPDATE});
+my $operator = lock_rows(q{event_type = 'locked'});
 $node->configure('drainer.enabled' => 'on');
 $node->safe_psql('postgres', "$insert SELECT 'free', '' FROM generate_series(1, 50)");
 $node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'free'});
 pass('however many rows an operator has locked, the others are published');
-my $another = $node->background_psql('postgres');
-$node->configure('drainer.enabled' => 'off');
-$node->wait_for_state('postgres', 'disabled');
+disable();
 $node->safe_psql('postgres', "$insert VALUES ('shortly', '')");
-$another->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE event_type = 'shortly' FOR UPDATE});
+my $another = lock_rows(q{event_type = 'shortly'});
 $node->configure('drainer.enabled' => 'on');
 $node->safe_psql('postgres', "$insert VALUES ('behind', '')");
 $node->wait_query('postgres', q{SELECT count(published_at) = 1 FROM outbox.event WHERE event_type = 'behind'});
-$another->query_safe('COMMIT');
-$another->quit;
+unlock($another);
 $node->wait_query('postgres', q{SELECT count(published_at) = 1 FROM outbox.event WHERE event_type = 'shortly'});
 pass('one that is free again is not forgotten behind those that are not');
-$operator->query_safe('COMMIT');
-$operator->quit;
+unlock($operator);
 $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 552) }, 552, 'and they are when they are free');
 
 # Few rows, but larger than what is claimed at a time.
-$node->configure('drainer.enabled' => 'off');
-$node->wait_for_state('postgres', 'disabled');
+disable();
 $node->safe_psql('postgres', "$insert SELECT 'large', repeat('x', 3 * 1024 * 1024)::bytea FROM generate_series(1, 4)");
-$operator = $node->background_psql('postgres');
-$operator->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE event_type = 'large' FOR UPDATE});
+$operator = lock_rows(q{event_type = 'large'});
 $node->safe_psql('postgres', "$insert SELECT 'small', '' FROM generate_series(1, 50)");
 $node->configure('drainer.enabled' => 'on');
 $node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'small'});
 pass('however large the rows are that an operator has locked, the others are published');
-$operator->query_safe('COMMIT');
-$operator->quit;
+unlock($operator);
 $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 54) }, 54, 'and they are when they are free');
 
 # A row that failed, locked: what comes behind it in its key cannot be deferred, and is no hindrance to others either.
-$node->configure('drainer.enabled' => 'off');
-$node->wait_for_state('postgres', 'disabled');
+disable();
 $node->safe_psql('postgres', q{
 	INSERT INTO outbox.event (event_type, payload, key) SELECT 'follower', '', 'h' FROM generate_series(1, 251);
 	UPDATE outbox.event SET next_attempt_at = now() + interval '1 hour' WHERE seq = (SELECT min(seq) FROM outbox.event WHERE key = 'h')});
-$operator = $node->background_psql('postgres');
-$operator->query_safe(q{BEGIN; SELECT FROM outbox.event WHERE key = 'h' AND next_attempt_at IS NOT NULL FOR UPDATE});
+$operator = lock_rows(q{key = 'h' AND next_attempt_at IS NOT NULL});
 $node->safe_psql('postgres', "$insert SELECT 'strangers', '' FROM generate_series(1, 50)");
 $node->configure('drainer.enabled' => 'on');
 $node->wait_query('postgres', q{SELECT count(published_at) = 50 FROM outbox.event WHERE event_type = 'strangers'});
 pass('however many rows wait for one that an operator has locked, the others are published');
-$operator->query_safe('COMMIT');
-$operator->quit;
+unlock($operator);
 $node->safe_psql('postgres', q{UPDATE outbox.event SET next_attempt_at = now() WHERE key = 'h' AND next_attempt_at < 'infinity'});
 $node->wait_drained('postgres');
 is(scalar @{ $broker->consume('q', count => 301) }, 301, 'and they are when it has had its end');
